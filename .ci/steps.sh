@@ -136,7 +136,7 @@ step_node() {
   KAJI=$kaji bash tests/node/rootless.sh
   KAJI=$kaji timeout 300 bash tests/node/isolation.sh
   KAJI=$kaji KAJI_KILLS=100 timeout 600 bash tests/node/kills.sh
-  timeout 600 bash tests/node/cgroup2.sh
+  KAJI=$kaji timeout 900 bash tests/node/cgroup2.sh
   KAJI=$kaji bash tests/node/cri.sh
 }
 
@@ -151,6 +151,11 @@ step_controllers() {
 # Broken clusters, explained.
 step_why() {
   KAJI=$kaji bash tests/why/walk.sh
+}
+
+# Clusters by name, in the background.
+step_clusters() {
+  KAJI=$kaji bash tests/clusters/walk.sh
 }
 
 step_envtest() {

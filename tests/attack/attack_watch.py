@@ -51,7 +51,7 @@ def attack_replayed_watch_stays_in_its_namespace(server):
 
 
 def attack_lagging_watch_stays_in_its_namespace(server):
-    """A live watch whose reader lags must not be refilled with other namespaces' secrets."""
+    """A live watch with a reader that lags must not be refilled with other namespaces' secrets."""
     user, _ = setup(server, "lag-a", "lag-b")
     value = "v" * 5_000
     connection = user.connect(timeout=20, buffer=4096)
@@ -98,7 +98,7 @@ def attack_continue_token_is_bound_to_its_request(server):
 
 
 def attack_namespace_prefixes_are_not_confused(server):
-    """A namespace whose name begins like another's is another one."""
+    """A namespace with a name that begins like another one's is another one."""
     user, before = setup(server, "pre", "pre-2")
     server.namespace("pre2")
     server.admin.ok("POST", SECRETS.format("pre2"), secret("near"))

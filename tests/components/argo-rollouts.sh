@@ -28,7 +28,7 @@ start controller env ARGO_ROLLOUTS_LEADER_ELECTION_NAMESPACE=argo-rollouts \
   --metricsPort "$(free_port)" --healthzPort "$(free_port)"
 shows "it leads by a Lease" "_" field "lease -n argo-rollouts argo-rollouts-controller-lock" '{.spec.holderIdentity}'
 
-# rollout NAME REPLICAS STRATEGY: a Rollout whose pods have the label app=NAME.
+# rollout NAME REPLICAS STRATEGY: a Rollout of pods with the label app=NAME.
 rollout() {
   kubectl apply -f - >/dev/null <<YAML
 apiVersion: argoproj.io/v1alpha1
@@ -84,7 +84,7 @@ soon "pods follow" test_pods canary "3 yellow"
 says "a table has the printer columns" "UP-TO-DATE" kubectl get rollout canary
 ok "its conditions can be waited for" kubectl wait --for=condition=Available --timeout="${patience}s" rollout/canary
 
-# template NAME CODE: an analysis by a Job whose pods end with CODE.
+# template NAME CODE: an analysis by a Job of pods that end with CODE.
 template() {
   kubectl apply -f - >/dev/null <<YAML
 apiVersion: argoproj.io/v1alpha1

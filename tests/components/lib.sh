@@ -100,7 +100,7 @@ module() {
 start() {
   local name=$1
   shift
-  # A function would be a child of the process whose id is known.
+  # A function would be a child of the process that has the known id.
   [[ $1 != kubectl ]] || set -- "${KUBECTL:-kubectl}" "${@:2}"
   "$@" >>"$work/$name.log" 2>&1 &
   pids[$name]=$!

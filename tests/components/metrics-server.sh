@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Upstream's metrics-server with the rights of its manifests: it scrapes the simulated nodes over HTTPS, whose certificates
-# it checks, and serves metrics.k8s.io behind Kaji's aggregation layer, so that `kubectl top` prints figures.
+# Upstream's metrics-server with the rights of its manifests: it scrapes the simulated nodes over HTTPS with their certificates
+# checked, and serves metrics.k8s.io behind Kaji's aggregation layer, so that `kubectl top` prints figures.
 # shellcheck source=tests/components/lib.sh
 source "$(dirname "$0")/lib.sh"
 need go openssl python3

@@ -144,6 +144,17 @@ running_elsewhere() {
 
 apply() { k apply -f - >/dev/null; }
 
+# Requests of the cluster with an external cloud.
+outside() { KUBECONFIG=$work/outside.kubeconfig k "$@"; }
+
+# apply_uninitialized NAME: a node as a kubelet of an external cloud registers it.
+apply_uninitialized() {
+  apply <<J
+{"apiVersion": "v1", "kind": "Node", "metadata": {"name": "$1"}, "spec": {"taints": [
+ {"key": "node.cloudprovider.kubernetes.io/uninitialized", "value": "true", "effect": "NoSchedule"}]}}
+J
+}
+
 # apply_deployment NAME REPLICAS POD-SPEC [ANNOTATIONS]
 apply_deployment() {
   local spec=${3#\{}

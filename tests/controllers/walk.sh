@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # The controllers and the scheduler, as their users see them: workloads, autoscaling, budgets and drain, volumes, quota, a lost node,
-# preemption, spreading, gangs, clean-up.
+# preemption, spreading, gangs, clouds, clean-up.
 #
 #     KAJI=target/release/kaji KUBECTL=kubectl bash tests/controllers/walk.sh [FORM]
 #
@@ -181,6 +181,27 @@ if [[ $(field node "$three" '{.status.nodeInfo.containerRuntimeVersion}') == *si
   soon "its taints go" lacks unreachable field node "$three" '{.spec.taints}'
 else
   skip "a lost node: the nodes are not simulated"
+fi
+
+# Only `kaji up` has a cloud provider; the other forms have nothing to show here.
+if [[ $form == up ]]; then
+  section "clouds"
+  apply_uninitialized walk-cloud
+  soon "a node of a machine without a cloud is initialized" is kaji://walk-cloud field node walk-cloud '{.spec.providerID}'
+  soon "pods may come" lacks uninitialized field node walk-cloud '{.spec.taints}'
+  k label node walk-cloud failure-domain.beta.kubernetes.io/zone=here >/dev/null
+  soon "its newer labels follow" is here field node walk-cloud '{.metadata.labels.topology\.kubernetes\.io/zone}'
+  k delete node walk-cloud >/dev/null
+  start_program outside "$KAJI" up --nodes sim:1 --cloud-provider=external --data-dir "$work/outside" --port 0 --kubeconfig "$work/outside.kubeconfig"
+  soon "a cluster of an external cloud has a node" outside get node sim-1
+  shows node.cloudprovider.kubernetes.io/uninitialized outside get node sim-1 -o 'jsonpath={.spec.taints}' && ok "it is uninitialized" || bad "it is uninitialized"
+  soon "accounts come before pods" outside get serviceaccount default
+  outside run waits --image=example.com/none >/dev/null
+  soon "no pod goes there" shows "untolerated taint" outside get pod waits -o 'jsonpath={.status.conditions[?(@.type=="PodScheduled")].message}'
+  is "" outside get node sim-1 -o 'jsonpath={.spec.providerID}' && ok "nothing here initializes it" || bad "nothing here initializes it"
+  # As a cloud-controller-manager does.
+  outside patch node sim-1 --type merge -p '{"metadata":{"labels":{"topology.kubernetes.io/zone":"a"}},"spec":{"providerID":"walk://1","taints":null}}' >/dev/null
+  soon "once its cloud knows it, pods run" is Running outside get pod waits -o 'jsonpath={.status.phase}'
 fi
 
 section "clean-up"

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # `kaji up --nodes real:2`: two real nodes on this machine that the server makes, a pod of one that reaches a pod of the other, a
-# killed server whose nodes come back, and nothing left behind.
+# killed server with nodes that come back, and nothing left behind.
 #
 #     KAJI=target/release/kaji KUBECTL=kubectl bash tests/node/fleet.sh
 #

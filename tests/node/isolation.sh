@@ -63,7 +63,7 @@ else
   soon "ids are used again" shows "         0      65536      65536" log third
 fi
 
-# A volume whose directory is exchanged for a link while a container is started with a sub-path of it.
+# A volume with a directory that is exchanged for a link while a container is started with a sub-path of it.
 pod exchange 'mkdir -p /v/a; while true; do rm -rf /v/a; ln -s / /v/a; rm -f /v/a; mkdir /v/a; done' \
   "\"volumes\": [{\"name\": \"v\", \"hostPath\": {\"path\": \"$work/host/given\"}}]," '"volumeMounts": [{"name": "v", "mountPath": "/v"}],'
 soon "a pod exchanges a directory and a link" is Running field pod exchange '{.status.phase}'

@@ -37,7 +37,7 @@ isolate() {
     ip netns add "$namespace"
     # shellcheck disable=SC2064
     trap "ip netns delete $namespace" EXIT
-    # Not by `ip netns exec`, whose new /sys has no cgroups.
+    # Not by `ip netns exec`: its new /sys has no cgroups.
     KAJI=$KAJI KUBECTL=$(command -v "$KUBECTL") KAJI_WALK_INSIDE=$namespace \
       nsenter --net="/var/run/netns/$namespace" unshare --mount bash "$0"
     exit

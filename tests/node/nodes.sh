@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Three real nodes, each an agent in a network namespace of its own: pods, services and DNS over nodes on one segment and by
-# VXLAN, a killed agent whose containers go on, an agent that is stopped, and nothing left behind.
+# VXLAN, a killed agent with containers that go on, an agent that is stopped, and nothing left behind.
 #
 #     KAJI=target/release/kaji KUBECTL=kubectl bash tests/node/nodes.sh
 #
@@ -18,7 +18,7 @@ if [[ -z ${KAJI_NODES_INSIDE-} ]]; then
   prefix=kaji-nodes-$$
   trap 'for each in router server a b c; do ip netns delete "$prefix-$each"; done' EXIT
   for each in router server a b c; do ip netns add "$prefix-$each"; done
-  # Not by `ip netns exec`, whose new /sys has no cgroups.
+  # Not by `ip netns exec`: its new /sys has no cgroups.
   KAJI=$KAJI KUBECTL=$(command -v "$KUBECTL") KAJI_NODES_INSIDE=$prefix unshare --mount bash "$0"
   exit
 fi

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # `kaji up` without root: real pods in a user namespace, with a range of ids and with a single one. Logs, exec, a forwarded port, a
-# service by its name, a killed server whose containers go on, a reset, and nothing left behind.
+# service by its name, a killed server with containers that go on, a reset, and nothing left behind.
 #
 #     KAJI=target/release/kaji KUBECTL=kubectl bash tests/node/rootless.sh
 #
@@ -170,3 +170,15 @@ soon "single: the start says that there is one id" says "no other user than root
 pod other "id" ', securityContext: {runAsUser: 1000}'
 soon "single: another user is refused with the reason" shows "/etc/subuid" k get events
 finish single
+
+# A cluster with a name, in the background: the user that starts it can stop it and remove all of it.
+(as_user "$KAJI" image --data-dir "$home/base" --cluster walked import "$work/busybox.tar" example.com/busybox:1 --cmd /bin/sh) >"$work/out" 2>&1 \
+  || { cat "$work/out"; exit 1; }
+in_background() { as_user_in_shell "$KAJI" "$1" "${@:2}" --data-dir "$home/base" 2>&1; }
+soon "named: it starts in the background" shows "(context kaji-walked)" in_background up --name walked --detach "${up[@]}" --port 6443 --kubeconfig "$KUBECONFIG"
+soon "named: it is ready, with its node" shows "1 of 1 nodes ready" in_background status walked
+pod stays "sleep 86398"
+soon "named: a pod runs" is Running phase stays
+soon "named: it is deleted with its containers" shows "Deleted cluster walked" in_background delete walked
+soon "named: no process is left" eval "! of_user ."
+soon "named: nor a file" eval '[[ ! -e $home/base/clusters/walked ]]'

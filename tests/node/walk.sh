@@ -10,6 +10,8 @@ KAJI=$(realpath "${KAJI:-target/release/kaji}")
 KUBECTL=${KUBECTL:-kubectl}
 # shellcheck source=tests/node/lib.sh
 source "$(dirname "$0")/lib.sh"
+# shellcheck source=tests/node/pods.sh
+source "$(dirname "$0")/pods.sh"
 isolate node curl "$KUBECTL"
 make_uplink
 make_work
@@ -26,83 +28,8 @@ node=$(k get nodes -o 'jsonpath={.items[0].metadata.name}')
 soon "it names its runtime" shows "kaji://" field node "$node" '{.status.nodeInfo.containerRuntimeVersion}'
 soon "accounts exist" k get serviceaccount default
 
-k apply -f - >/dev/null <<'Y'
-apiVersion: v1
-kind: ConfigMap
-metadata: {name: settings}
-data: {color: green}
----
-apiVersion: v1
-kind: Pod
-metadata: {name: one, labels: {app: one}}
-spec:
-  initContainers:
-  - {name: first, image: "example.com/busybox:1", command: [sh, -c, "echo made > /scratch/f"], volumeMounts: [{name: scratch, mountPath: /scratch}]}
-  containers:
-  - name: main
-    image: example.com/busybox:1
-    command: [sh, -c, "cat /scratch/f /settings/color; echo; id -u; echo address=$ADDRESS; test -s /var/run/secrets/kubernetes.io/serviceaccount/token && echo token; sleep 3600"]
-    env: [{name: ADDRESS, valueFrom: {fieldRef: {fieldPath: status.podIP}}}]
-    securityContext: {runAsUser: 1000, runAsNonRoot: true, readOnlyRootFilesystem: true, allowPrivilegeEscalation: false, capabilities: {drop: [ALL]}, seccompProfile: {type: RuntimeDefault}}
-    resources: {requests: {cpu: 10m, memory: 16Mi}, limits: {cpu: 100m, memory: 32Mi}}
-    readinessProbe: {exec: {command: [cat, /scratch/f]}, periodSeconds: 1}
-    volumeMounts: [{name: scratch, mountPath: /scratch}, {name: settings, mountPath: /settings}]
-  terminationGracePeriodSeconds: 1
-  volumes: [{name: scratch, emptyDir: {medium: Memory}}, {name: settings, configMap: {name: settings}}]
----
-apiVersion: v1
-kind: Pod
-metadata: {name: crash}
-spec:
-  containers: [{name: main, image: "example.com/busybox:1", command: [sh, -c, "exit 3"]}]
----
-apiVersion: v1
-kind: Pod
-metadata: {name: absent}
-spec:
-  containers: [{name: main, image: "example.com/busybox:1", command: [/no/such/program]}]
-  restartPolicy: Never
----
-apiVersion: v1
-kind: Pod
-metadata: {name: sick}
-spec:
-  terminationGracePeriodSeconds: 1
-  containers:
-  - {name: main, image: "example.com/busybox:1", command: [sh, -c, "sleep 3600"], livenessProbe: {exec: {command: ["test", "-e", "/none"]}, periodSeconds: 1, failureThreshold: 1}}
----
-apiVersion: apps/v1
-kind: Deployment
-metadata: {name: web}
-spec:
-  replicas: 3
-  selector: {matchLabels: {app: web}}
-  template:
-    metadata: {labels: {app: web}}
-    spec:
-      terminationGracePeriodSeconds: 1
-      containers: [{name: main, image: "example.com/busybox:1", command: [sh, -c, "hostname > /tmp/index.html; httpd -f -p 80 -h /tmp"], readinessProbe: {httpGet: {port: 80}, periodSeconds: 1}}]
----
-apiVersion: v1
-kind: Service
-metadata: {name: web}
-spec: {selector: {app: web}, ports: [{port: 80}]}
-Y
-soon "a pod is ready" is True field pod one '{.status.conditions[?(@.type=="Ready")].status}'
-for wanted in made green 1000 "address=10." token; do soon "its container says $wanted" shows "$wanted" log one main; done
-soon "its init container is recorded as completed" is "first Completed" field pod one '{range .status.initContainerStatuses[*]}{.name} {.state.terminated.reason}{end}'
-soon "a container that fails is started again" is "3" field pod crash '{.status.containerStatuses[0].lastState.terminated.exitCode}'
-soon "and waits longer each time" is CrashLoopBackOff field pod crash '{.status.containerStatuses[0].state.waiting.reason}'
-soon "a program that is absent is a StartError" is "StartError 128" field pod absent '{.status.containerStatuses[0].state.terminated.reason} {.status.containerStatuses[0].state.terminated.exitCode}'
-restarted() { (($(field pod sick '{.status.containerStatuses[0].restartCount}') > 0)); }
-soon "a container that is not alive is started again" restarted
-soon "a deployment is available" is 3 field deployment web '{.status.availableReplicas}'
-
-service=$(field service web '{.spec.clusterIP}')
-# By nc: Debian's static busybox cannot resolve names for wget, and ends with a segmentation fault.
-request="printf 'GET / HTTP/1.0\\r\\n\\r\\n' | busybox nc -w 3"
-answer() { bash -c "$request $service 80"; }
-soon "its service answers on the node" shows web- answer
+make_pods 3
+check_pods 10. 3
 k patch service web -p '{"spec":{"type":"LoadBalancer"}}' >/dev/null
 soon "a load balancer has the node's address" is 198.51.100.2 field service web '{.status.loadBalancer.ingress[0].ip}'
 soon "its service answers there" shows web- bash -c "$request 198.51.100.2 80"
@@ -110,19 +37,6 @@ several() { [[ $(for _ in {1..20}; do answer; done | grep ^web- | sort -u | wc -
 soon "every pod answers" several
 
 # Streams of kubectl, over each of its protocols.
-input_hash=$(head -c 3000000 "$KAJI" | cksum)
-copied() { [[ $(head -c 3000000 "$KAJI" | k exec -i one -c main -- cat | cksum) == "$input_hash" ]]; }
-exits() { local code=0; k exec one -c main -- sh -c 'exit 7' || code=$?; [[ $code == 7 ]]; }
-forwarded() {
-  local forwarder i
-  k port-forward deployment/web 18080:80 >"$work/forward" 2>&1 &
-  forwarder=$!
-  for ((i = 0; i < 50; i++)); do ! grep -q Forwarding "$work/forward" || break; sleep 0.1; done
-  i=0
-  shows web- bash -c "$request 127.0.0.1 18080" || i=1
-  kill "$forwarder" && wait "$forwarder" || true
-  return "$i"
-}
 for websockets in true false; do
   export KUBECTL_REMOTE_COMMAND_WEBSOCKETS=$websockets KUBECTL_PORT_FORWARD_WEBSOCKETS=$websockets
   soon "a command's input and output are streams (WebSockets: $websockets)" copied
@@ -130,14 +44,7 @@ for websockets in true false; do
   soon "a port is forwarded" forwarded
 done
 unset KUBECTL_REMOTE_COMMAND_WEBSOCKETS KUBECTL_PORT_FORWARD_WEBSOCKETS
-# command NAME COMMAND: a pod that runs a command.
-command_pod() {
-  k run "$1" --image=example.com/busybox:1 --restart=Never --image-pull-policy=Never -- sh -c "$2" >/dev/null
-}
-command_pod asker "nslookup web.default.svc.cluster.local; $request $service 80"
-soon "a pod finds the service by its name" shows "$service" log asker asker
-soon "a pod reaches the service" shows web- log asker asker
-soon "a pod that ends is recorded as completed" is Succeeded field pod asker '{.status.phase}'
+check_names
 
 soon "the API shows a container's log" shows green k logs one
 soon "and its last line" is token k logs one --tail=1
@@ -146,7 +53,6 @@ soon "a log that is followed ends with its container" shows web- timeout 10 "$KU
 k run ticker --image=example.com/busybox:1 --restart=Never --image-pull-policy=Never \
   -- sh -c "for i in 1 2 3 4 5 6; do echo tick \$i; sleep 0.5; done" >/dev/null
 soon "a log is followed while it grows" shows "tick 6" timeout 15 "$KUBECTL" logs --follow ticker
-page() { k get --raw "/api/v1/nodes/$node/proxy/$1"; }
 soon "the kubelet is healthy" is ok page healthz
 soon "it shows what pods use" shows '"name":"one","namespace":"default"' page stats/summary
 soon "and what it is asked for by metrics-server" shows 'pod_memory_working_set_bytes{namespace="default",pod="one"}' page metrics/resource
@@ -156,26 +62,12 @@ soon "and its configuration" shows '"kubeletconfig"' page configz
 soon "it answers no client without a token" is 401 \
   curl -sk -o /dev/null -w '%{http_code}' "https://198.51.100.2:10250/pods"
 
-k apply -f - >/dev/null <<'Y'
-apiVersion: networking.k8s.io/v1
-kind: NetworkPolicy
-metadata: {name: closed}
-spec: {podSelector: {matchLabels: {app: web}}, policyTypes: [Ingress]}
-Y
-denied() {
-  k delete pod denied --now --ignore-not-found >/dev/null
-  command_pod denied "$request $service 80 || echo refused"
-  for _ in {1..50}; do [[ $(field pod denied '{.status.phase}') == Succeeded ]] && break; sleep 0.1; done
-  shows "$1" log denied denied
-}
-soon "a policy keeps pods away" denied refused
-k delete networkpolicy closed >/dev/null
+check_policy
 soon "without it they are let in" denied web-
 
 k patch configmap settings -p '{"data":{"color":"blue"}}' >/dev/null
 soon "a volume follows its configuration map" grep -rq blue "$work/data/kubelet/pods" --include=color
-k patch pod one --subresource resize -p '{"spec":{"containers":[{"name":"main","resources":{"limits":{"memory":"48Mi"}}}]}}' >/dev/null
-soon "a container gets more memory while it runs" is "48Mi 0" field pod one '{.status.containerStatuses[0].resources.limits.memory} {.status.containerStatuses[0].restartCount}'
+check_resize
 k patch pod one --subresource resize -p '{"spec":{"containers":[{"name":"main","resources":{"requests":{"cpu":"900"},"limits":{"cpu":"900"}}}]}}' >/dev/null
 soon "what the node does not have is waited for" is Deferred field pod one '{.status.conditions[?(@.type=="PodResizePending")].reason}'
 k apply -f - >/dev/null <<'Y'
@@ -236,7 +128,6 @@ soon "a file becomes a pod" is Running field pod "static-$node" '{.status.phase}
 k delete pod "static-$node" --wait=false >/dev/null
 soon "it is shown again when a client deletes it" is Running field pod "static-$node" '{.status.phase}'
 
-identity() { k get pods -l app=web -o 'jsonpath={range .items[*]}{.status.containerStatuses[0].containerID} {.status.containerStatuses[0].restartCount}{"\n"}{end}' | sort; }
 before=$(identity)
 shims=$(pgrep -fc "^$KAJI shim")
 kill -9 "$server"

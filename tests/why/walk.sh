@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Broken clusters, each explained by `kaji why`: the cause, the nearest miss and the exit code; and a user without rights, to
-# whom nothing is said.
+# Broken clusters, each explained by `kaji why`: the cause, the nearest miss and the exit code; and a caller without rights,
+# to which nothing is said.
 #
 # KAJI and KUBECTL name the programs. The milliseconds of each answer are printed, not judged.
 set -uo pipefail

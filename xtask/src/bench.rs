@@ -15,6 +15,7 @@ use std::{
 
 use tokio::signal::unix::{SignalKind, signal};
 
+mod bindings;
 mod bound;
 pub(crate) mod client;
 mod crds;
@@ -28,6 +29,7 @@ pub(crate) mod kubeconfig;
 mod load;
 mod measures;
 mod node;
+mod node_services;
 mod objects;
 mod overhead;
 mod pods;
@@ -72,9 +74,22 @@ pub struct Args {
     /// The etcd in which the server has its objects, for the phase `etcd`: the same writes go there without a server.
     #[arg(long, value_name = "URLS")]
     etcd: Option<String>,
+    /// Another etcd that no server watches, for the phase `etcd`: the writes without a server go there, since servers would get each of
+    /// them as an event.
+    #[arg(long, value_name = "URLS", requires = "etcd")]
+    etcd_unwatched: Option<String>,
+    /// A process of one of those etcds, for their processor time; may be repeated.
+    #[arg(long, requires = "etcd")]
+    etcd_pid: Vec<u32>,
+    /// How many clients write and read in the phase `etcd`.
+    #[arg(long, default_value_t = 64, value_parser = clap::value_parser!(u16).range(1..=4096))]
+    etcd_clients: u16,
     /// Another API server on the same etcd, for the phase `etcd`.
     #[arg(long, value_name = "KUBECONFIG", requires = "etcd")]
     beside_kubeconfig: Option<PathBuf>,
+    /// Its process, for its processor time.
+    #[arg(long, requires = "beside_kubeconfig")]
+    beside_pid: Vec<u32>,
     /// A server with the embedded store, for the phase `etcd`: what reads are compared with.
     #[arg(long, value_name = "KUBECONFIG", requires = "etcd")]
     embedded_kubeconfig: Option<PathBuf>,
@@ -310,11 +325,7 @@ async fn measure(args: &Args) -> Result<(), Error> {
     progress(&format!("{} ({})", bench.target.address, bench.report.version));
     phases(&mut bench, &wanted, &args.only).await;
     if args.only.contains(&Step::Etcd) {
-        let settings = etcd::Settings {
-            etcd: args.etcd.as_deref(),
-            beside: args.beside_kubeconfig.as_deref(),
-            embedded: args.embedded_kubeconfig.as_deref(),
-        };
+        let settings = etcd::Settings::of(args);
         phase(&mut bench, "etcd", async |b| etcd::run(b, &settings).await).await;
     }
     match fixture::namespaces_left(&mut bench.control, &format!("bench-{}-", bench.run)).await {

@@ -21,7 +21,7 @@ use crate::bench::{
     client::{Call, Client},
 };
 use actors::{Actor, PATH, Shared, Watcher};
-use budgets::Keeper;
+use budgets::ReplicaMaintainer;
 use check::{Verdict, check};
 use cluster::{Cluster, Plan, Store};
 use faults::Disturber;
@@ -208,8 +208,8 @@ async fn once(
         until: AtomicU64::new(0),
     });
     quotas::prepare(&cluster.targets[0]).await?;
-    let keeper = budgets::prepare(&shared).await?;
-    let clients = Clients::start(&shared, keeper, seed, from);
+    let maintainer = budgets::prepare(&shared).await?;
+    let clients = Clients::start(&shared, maintainer, seed, from);
     let random = Random::new(seed, 0);
     let disturber = Disturber::new(&mut cluster, &args.etcdctl, random, plan.obeys, dir)?;
     let signals = disturber.run(Duration::from_secs(seconds)).await?;
@@ -233,11 +233,11 @@ struct Clients {
 }
 
 impl Clients {
-    fn start(shared: &Arc<Shared>, keeper: Keeper, seed: u64, from: u64) -> Clients {
+    fn start(shared: &Arc<Shared>, maintainer: ReplicaMaintainer, seed: u64, from: u64) -> Clients {
         let (mut actors, mut watchers) = (JoinSet::new(), JoinSet::new());
         let (mut services, mut in_quota) = (JoinSet::new(), JoinSet::new());
-        let (mut evicting, pods) = (JoinSet::new(), keeper.pods.clone());
-        evicting.spawn(keeper.run());
+        let (mut evicting, pods) = (JoinSet::new(), maintainer.pods.clone());
+        evicting.spawn(maintainer.run());
         for user in 0..EVICTING_ACTORS {
             evicting.spawn(budgets::evict(shared.clone(), pods.clone(), Random::new(seed, 400 + user)));
         }

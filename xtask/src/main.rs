@@ -22,7 +22,7 @@ struct Cli {
 #[derive(Subcommand)]
 enum Command {
     /// Measure a running API server from outside.
-    Bench(bench::Args),
+    Bench(Box<bench::Args>),
     /// Kill and pause real servers and etcd members under load, and compare what clients saw with one order of all writes.
     Chaos(chaos::Args),
     /// Compare watches and lists under random writes with what was acknowledged.

@@ -5,6 +5,7 @@
 //! - `unsafe` appears in the listed files only; leftovers (`todo!`, `dbg!`) appear nowhere.
 //! - The vocabulary is the field's (`vocabulary`).
 //! - A kind, a controller and a plugin are named in few files (`places`).
+//! - The crate `kaji` is wiring (`wiring`).
 //! - Paths that pages name exist.
 //! - The limits are the same here, in clippy.toml and in CONTRIBUTING.md.
 //!
@@ -21,6 +22,7 @@ mod arrows;
 mod places;
 mod source;
 mod vocabulary;
+mod wiring;
 
 /// The longest file.
 const MOST_LINES: usize = 600;
@@ -55,6 +57,7 @@ struct Findings {
     /// Unit, file, line and word.
     words: Vec<(String, String, usize, String)>,
     places: places::Places,
+    wiring: wiring::Wiring,
     too_long: Vec<String>,
     with_unsafe_code: Vec<String>,
     mod_files: Vec<String>,
@@ -64,6 +67,7 @@ struct Findings {
 pub fn check(root: &Path) -> Result<Vec<String>, TidyError> {
     let mut findings = files_of(root)?;
     findings.complaints.extend(arrows::complaints(&arrows::metadata(root)?));
+    findings.complaints.extend(findings.wiring.needless());
     Ok(findings.complaints(UNSAFE))
 }
 
@@ -71,7 +75,13 @@ pub fn check(root: &Path) -> Result<Vec<String>, TidyError> {
 fn files_of(root: &Path) -> Result<Findings, TidyError> {
     let mut findings = Findings::default();
     for dir in ["crates", "examples", "fuzz", "xtask"] {
-        files(&root.join(dir), &mut |path, text| findings.rust(&shown(root, path), text))?;
+        visit(&root.join(dir), &["rs"], &mut |path, text| findings.rust(&shown(root, path), text))?;
+    }
+    for dir in ["tests", ".ci", "xtask", "examples", "crates/kaji/tests"] {
+        let dir = root.join(dir);
+        if dir.is_dir() {
+            visit(&dir, &["sh", "py"], &mut |path, text| findings.script(&shown(root, path), text))?;
+        }
     }
     for dir in ["", "docs"] {
         let dir = root.join(dir);
@@ -102,11 +112,16 @@ impl Findings {
             self.with_unsafe_code.push(path.to_owned());
         }
         self.places.visit(path, &source);
+        self.wiring.visit(path, text);
         self.words(&unit, path, vocabulary::rust(&source));
     }
 
     fn markdown(&mut self, path: &str, text: &str) {
         self.words(path, path, vocabulary::markdown(text));
+    }
+
+    fn script(&mut self, path: &str, text: &str) {
+        self.words(path, path, vocabulary::script(text));
     }
 
     fn words(&mut self, unit: &str, path: &str, words: Vec<(usize, String)>) {
@@ -125,6 +140,7 @@ impl Findings {
         complaints.extend(exceptions(&self.mod_files, MOD_FILES, "has a mod.rs"));
         complaints.extend(exceptions(&self.with_unsafe_code, unsafe_files, "holds unsafe code"));
         complaints.extend(self.places.complaints());
+        complaints.extend(self.wiring.complaints());
         complaints.extend(vocabulary::complaints(&self.units, &self.words, vocabulary::NOT_CLEAN));
         complaints
     }
@@ -165,14 +181,15 @@ fn entries(dir: &Path) -> Result<Vec<PathBuf>, TidyError> {
     Ok(entries)
 }
 
-fn files(dir: &Path, visit: &mut dyn FnMut(&Path, &str)) -> Result<(), TidyError> {
+/// Hands over the files below a directory that have one of the extensions.
+fn visit(dir: &Path, extensions: &[&str], visitor: &mut dyn FnMut(&Path, &str)) -> Result<(), TidyError> {
     for path in entries(dir)? {
         if path.is_dir() {
             if path.file_name().is_some_and(|n| n != "target") {
-                files(&path, visit)?;
+                visit(&path, extensions, visitor)?;
             }
-        } else if path.extension().is_some_and(|e| e == "rs") {
-            visit(&path, &read(&path)?);
+        } else if path.extension().is_some_and(|e| extensions.iter().any(|extension| e == *extension)) {
+            visitor(&path, &read(&path)?);
         }
     }
     Ok(())

@@ -2,6 +2,7 @@
 //!
 //! Invariant: an identity that flags give replaces the kubeconfig's; the two are not mixed.
 
+use crate::kubeconfig_file;
 use http::{HeaderName, HeaderValue, Uri};
 use kaji_options::ClientConnectionFlags;
 use kube::config::{AuthInfo, KubeConfigOptions, Kubeconfig};
@@ -10,7 +11,7 @@ use kube::config::{AuthInfo, KubeConfigOptions, Kubeconfig};
 ///
 /// # Errors
 /// When the kubeconfig cannot be read or lacks what flags name, or a flag is malformed.
-pub async fn client_config(flags: &ClientConnectionFlags) -> Result<kube::Config, String> {
+pub async fn config_of_flags(flags: &ClientConnectionFlags) -> Result<kube::Config, String> {
     let mut config = of_kubeconfig(flags).await?;
     if let Some(server) = &flags.server {
         config.cluster_url = server.parse::<Uri>().map_err(|error| format!("--server {server}: {error}"))?;
@@ -51,7 +52,7 @@ pub async fn client_config(flags: &ClientConnectionFlags) -> Result<kube::Config
 
 async fn of_kubeconfig(flags: &ClientConnectionFlags) -> Result<kube::Config, String> {
     let read = match &flags.kubeconfig {
-        Some(path) => Kubeconfig::read_from(path).map_err(|error| format!("{}: {error}", path.display())),
+        Some(path) => kubeconfig_file::read(path),
         None => Kubeconfig::read().map_err(|error| error.to_string()),
     };
     let named = flags.context.is_some() || flags.cluster.is_some() || flags.user.is_some();

@@ -14,6 +14,7 @@ pub mod default_roles;
 mod fetch;
 pub mod front_proxy;
 pub mod identities;
+pub mod kubeconfig_file;
 pub mod kubelet_client;
 pub mod tls;
 pub mod webhook_config;

@@ -1,8 +1,7 @@
-//! Kubeconfig files as webhooks and command-line clients use them: the server and the credentials of the current context.
+//! Kubeconfig files that name webhooks: the server, its path, and the credentials of the current context.
 
-use kube::config::{KubeConfigOptions, Kubeconfig};
-use serde_json::Value;
-use std::path::{MAIN_SEPARATOR, Path};
+use crate::kubeconfig_file::client_config;
+use std::path::Path;
 
 /// How to connect to a webhook that a kubeconfig file names.
 pub struct WebhookConfig {
@@ -10,46 +9,6 @@ pub struct WebhookConfig {
     pub config: kube::Config,
     /// The path and query of the server's URL, which requests are posted to as it is.
     pub path: String,
-}
-
-/// The configuration of a client for the current context of a kubeconfig file.
-///
-/// # Errors
-/// When the file cannot be read, or has no usable current context.
-pub async fn client_config(file: &Path) -> Result<kube::Config, String> {
-    let error = |e: &dyn std::fmt::Display| format!("{}: {e}", file.display());
-    let text = std::fs::read_to_string(file).map_err(|e| error(&e))?;
-    let directory = file.parent().unwrap_or(Path::new(""));
-    let kubeconfig: Kubeconfig =
-        kaji_files::yaml::decode_with(&text, |document| resolve_paths(document, directory))
-            .map_err(|e| error(&e))?;
-    let options = KubeConfigOptions::default();
-    kube::Config::from_custom_kubeconfig(kubeconfig, &options).await.map_err(|e| error(&e))
-}
-
-/// Makes files that a kubeconfig names relative to its directory ones that can be opened from any. A command without a separator
-/// is looked up in `PATH`.
-fn resolve_paths(kubeconfig: &mut Value, directory: &Path) {
-    for (list, part, files) in [
-        ("clusters", "cluster", &["certificate-authority"][..]),
-        ("users", "user", &["client-certificate", "client-key", "tokenFile"]),
-    ] {
-        let entries = kubeconfig.get_mut(list).and_then(Value::as_array_mut).into_iter().flatten();
-        for part in entries.filter_map(|entry| entry.get_mut(part)) {
-            for file in files {
-                part.get_mut(file).into_iter().for_each(|path| resolve(path, directory));
-            }
-            let command = part.pointer_mut("/exec/command");
-            let path = command.filter(|command| command.as_str().is_some_and(|c| c.contains(MAIN_SEPARATOR)));
-            path.into_iter().for_each(|path| resolve(path, directory));
-        }
-    }
-}
-
-fn resolve(path: &mut Value, directory: &Path) {
-    if let Some(text) = path.as_str().filter(|text| !text.is_empty()) {
-        *path = directory.join(text).to_string_lossy().into_owned().into();
-    }
 }
 
 impl WebhookConfig {
@@ -64,26 +23,5 @@ impl WebhookConfig {
         let path = url.path_and_query.replace(http::uri::PathAndQuery::from_static("/"));
         config.cluster_url = http::Uri::from_parts(url).map_err(|e| format!("{}: {e}", file.display()))?;
         Ok(WebhookConfig { config, path: path.map_or_else(|| "/".to_owned(), |p| p.as_str().to_owned()) })
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn files_and_commands_with_a_separator_are_relative_to_the_kubeconfig() {
-        let text = "clusters: [{name: c, cluster: {server: s, certificate-authority: ca.pem}}, {name: d}]\n\
-                    users:\n- {name: u, user: {client-certificate: /abs.pem, client-key: '', tokenFile: t/token, exec: {command: bin/login}}}\n\
-                    - {name: v, user: {exec: {command: login}, client-key: null}}\ncontexts: null\n";
-        let read =
-            |text: &str| kaji_files::yaml::decode_with(text, |v| resolve_paths(v, Path::new("/etc/k")));
-        expect_test::expect![[r#"{"clusters":[{"cluster":{"certificate-authority":"/etc/k/ca.pem","server":"s"},"name":"c"},{"name":"d"}],"users":[{"name":"u","user":{"client-certificate":"/abs.pem","client-key":"","exec":{"command":"/etc/k/bin/login"},"tokenFile":"/etc/k/t/token"}},{"name":"v","user":{"exec":{"command":"login"}}}]}"#]]
-        .assert_eq(&read(text).map(|v: Value| v.to_string()).unwrap());
-        for other in ["- a", "text", "clusters: {a: b}", "users: [a, 1]", ""] {
-            read(other).map(|_: Value| ()).unwrap();
-        }
-        let kubeconfig: Kubeconfig = kaji_files::yaml::decode_with(text, |_| {}).unwrap();
-        assert_eq!((kubeconfig.clusters.len(), kubeconfig.auth_infos.len()), (2, 2));
     }
 }

@@ -201,7 +201,7 @@ async fn invocations(
 }
 
 /// What one invocation made of the object, and what went wrong on the way.
-struct Made {
+struct Mutated {
     object: Value,
     /// Something was done, whether it changed anything or not.
     dirty: bool,
@@ -215,7 +215,7 @@ async fn invoke(
     authority: &RequestAuthority<'_>,
     namespace: Option<&Value>,
     (wanted, metrics, conditions): (bool, &PolicyMetrics, &ConditionMetrics),
-) -> Result<Option<Made>, Status> {
+) -> Result<Option<Mutated>, Status> {
     let (kind, evaluator) = (&invocation.matched.kind, &invocation.hook.evaluator);
     let null = Value::Null;
     let present = a.new_object().unwrap_or(&null);
@@ -231,14 +231,14 @@ async fn invoke(
             MatchResult::Matches => {}
             MatchResult::Excluded(_) => return Ok(None),
             MatchResult::Failed(error) => {
-                return Ok(Some(Made { object: Value::Null, dirty: false, errors: vec![error] }));
+                return Ok(Some(Mutated { object: Value::Null, dirty: false, errors: vec![error] }));
             }
         }
     }
     if !wanted {
         return Ok(None);
     }
-    let mut made = Made { object: object.into_owned(), dirty: false, errors: vec![] };
+    let mut made = Mutated { object: object.into_owned(), dirty: false, errors: vec![] };
     if made.object.is_null() {
         return Ok(Some(made));
     }

@@ -97,8 +97,15 @@ impl PodSecurity {
     /// The policy of the namespace that a write is in; `None` if there is no such namespace.
     async fn policy_of(&self, a: &Attributes<'_>) -> Result<Option<(Policy, ErrorList)>, Status> {
         let namespaces = GroupResource::new("", "namespaces");
-        a.api.sync().await?;
-        let found: Option<Arc<Value>> = a.api.get(&namespaces, "", a.namespace);
+        // As upstream: labels that another server has just changed count a moment later, a namespace that it has just made at once.
+        if a.api.lags() {
+            a.api.sync().await?;
+        }
+        let mut found: Option<Arc<Value>> = a.api.get(&namespaces, "", a.namespace);
+        if found.is_none() {
+            a.api.sync().await?;
+            found = a.api.get(&namespaces, "", a.namespace);
+        }
         Ok(found.map(|ns| self.policy(&ns)))
     }
 

@@ -9,8 +9,9 @@
 
 use kaji_engine::{Admission, Attributes, ExtraUpdate, Operation, Phases};
 use kaji_meta::{GroupResource, Status, object};
-use kaji_quota::{Change, Context, Evaluator, check};
+use kaji_quota::{Change, Context, Evaluator, Usage, charged_to_pod, check, pod_of};
 use kaji_resource::BoxFuture;
+use serde_json::Value;
 use std::{
     collections::{BTreeMap, hash_map::DefaultHasher},
     hash::{Hash, Hasher},
@@ -40,7 +41,11 @@ impl ResourceQuota {
     async fn charge(&self, a: &Attributes<'_>, evaluator: &Evaluator) -> Result<(), Status> {
         let Some(new) = a.new_object() else { return Ok(()) };
         let quotas = GroupResource::new("", "resourcequotas");
-        a.api.sync().await?;
+        // Over a store that cannot tell, the first quota of another server counts a moment later, rather than that each object asks
+        // the store.
+        if a.api.lags() {
+            a.api.sync().await?;
+        }
         if !a.api.any(&quotas, Some(a.namespace), &|_| true) {
             return Ok(());
         }
@@ -49,7 +54,8 @@ impl ResourceQuota {
         a.api.sync().await?;
         let quotas_here = a.api.list(&quotas, Some(a.namespace));
         let extended = extended_resources(a, evaluator);
-        let cx = Context { now: a.now, extended_resources: &extended };
+        let charged_to_pods = charged_to_pods(a, evaluator, new);
+        let cx = Context { now: a.now, extended_resources: &extended, charged_to_pods: &charged_to_pods };
         let change = Change { subresource: a.subresource, old: a.old, new };
         let charged = check(&quotas_here, evaluator, change, &cx).map_err(|text| a.forbidden(text))?;
         if a.dry_run || charged.is_empty() {
@@ -71,11 +77,21 @@ fn extended_resources(a: &Attributes<'_>, evaluator: &Evaluator) -> BTreeMap<Str
         return BTreeMap::new();
     }
     let classes = a.api.list(&GroupResource::new("resource.k8s.io", "deviceclasses"), None);
-    let named = |class: &Arc<serde_json::Value>| {
+    let named = |class: &Arc<Value>| {
         let resource = object::str_at(class, &["spec", "extendedResourceName"]);
         (!resource.is_empty()).then(|| (object::name(class).to_owned(), resource.to_owned()))
     };
     classes.iter().filter_map(named).collect()
+}
+
+/// What the pod is charged that a claim was made for, by the claim's name.
+fn charged_to_pods(a: &Attributes<'_>, evaluator: &Evaluator, claim: &Value) -> BTreeMap<String, Usage> {
+    let pod = (*evaluator == Evaluator::ResourceClaims).then(|| pod_of(claim)).flatten();
+    let pod = pod.and_then(|(name, _)| a.api.get(&GroupResource::new("", "pods"), a.namespace, name));
+    let Some(pod) = pod else { return BTreeMap::new() };
+    let claims = a.api.list(&GroupResource::new("resource.k8s.io", "resourceclaims"), Some(a.namespace));
+    let usage = charged_to_pod(claim, &pod, claims.iter().map(|claim| &**claim), a.now);
+    usage.map(|usage| (object::name(claim).to_owned(), usage)).into_iter().collect()
 }
 
 impl Admission for ResourceQuota {

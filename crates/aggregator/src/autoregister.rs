@@ -88,7 +88,7 @@ fn decide(current: Option<&Value>, wanted: Option<&Value>, starting: bool) -> Ac
     }
 }
 
-async fn level(api: &dyn Api, name: &str, wanted: Option<&Value>, starting: bool) -> Result<(), Status> {
+async fn reconcile(api: &dyn Api, name: &str, wanted: Option<&Value>, starting: bool) -> Result<(), Status> {
     let services = api_services();
     let current = api.get(&services, "", name);
     let outcome = match (decide(current.as_deref(), wanted, starting), wanted) {
@@ -144,7 +144,7 @@ pub async fn ensure(engine: &Engine) -> Result<(), Status> {
     for (version, priority) in builtin(engine) {
         all.insert(name(&version), Some(api_service(&version, priority, ON_START)));
     }
-    let writes = all.iter().map(|(name, wanted)| level(engine, name, wanted.as_ref(), true));
+    let writes = all.iter().map(|(name, wanted)| reconcile(engine, name, wanted.as_ref(), true));
     let outcomes: Vec<_> = stream::iter(writes).buffer_unordered(AT_ONCE).collect().await;
     outcomes.into_iter().collect()
 }
@@ -175,7 +175,7 @@ fn served(definition: &[u8]) -> BTreeSet<Version> {
     versions.into_iter().filter(|v| v.served).map(|v| (group.clone(), v.name)).collect()
 }
 
-/// Keeps APIServices of custom resources level with their definitions, until the engine is gone.
+/// Reconciles APIServices of custom resources with their definitions, until the engine is gone.
 pub(crate) async fn follow(engine: Weak<Engine>) {
     let Some(mut registrar) = engine.upgrade().and_then(|e| Registrar::new(&e)) else { return };
     loop {
@@ -185,7 +185,7 @@ pub(crate) async fn follow(engine: Weak<Engine>) {
         drop(strong);
         loop {
             let Some(strong) = engine.upgrade() else { return };
-            let late = !registrar.level(&strong).await;
+            let late = !registrar.reconcile(&strong).await;
             drop(strong);
             let again = async {
                 match late {
@@ -229,7 +229,7 @@ impl Registrar {
     }
 
     /// Looks at everything that changed. False when something has to be tried again.
-    async fn level(&mut self, engine: &Engine) -> bool {
+    async fn reconcile(&mut self, engine: &Engine) -> bool {
         for (entry, there) in self.definitions.take().1 {
             let now = if there { served(&entry.object()) } else { BTreeSet::new() };
             self.defined(entry.name(), now);
@@ -245,7 +245,7 @@ impl Registrar {
         let writes = dirty.into_iter().filter(|v| !self.builtin.contains_key(v)).map(|version| {
             let wanted = wanted(&version);
             async move {
-                let outcome = level(engine, &name(&version), wanted.as_ref(), false).await;
+                let outcome = reconcile(engine, &name(&version), wanted.as_ref(), false).await;
                 outcome.map_err(|status| (version, status)).err()
             }
         });

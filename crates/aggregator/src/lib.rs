@@ -185,7 +185,7 @@ async fn supervise(aggregator: Weak<Aggregator>) {
             let Some(this) = aggregator.upgrade() else { return };
             // Ended controllers are not kept.
             while tasks.try_join_next().is_some() {}
-            level(&this, &mut controllers, &mut tasks);
+            reconcile(&this, &mut controllers, &mut tasks);
             locals(&this, &mut local).await;
             drop(this);
             if !changes.next().await {
@@ -195,7 +195,7 @@ async fn supervise(aggregator: Weak<Aggregator>) {
     }
 }
 
-fn level(this: &Arc<Aggregator>, controllers: &mut HashMap<String, Kept>, tasks: &mut JoinSet<()>) {
+fn reconcile(this: &Arc<Aggregator>, controllers: &mut HashMap<String, Kept>, tasks: &mut JoinSet<()>) {
     let table = this.routes.table();
     controllers.retain(|name, kept| {
         let there = table.named(name).is_some() && !kept.task.is_finished();

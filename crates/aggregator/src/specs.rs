@@ -48,26 +48,26 @@ struct Spec {
     /// The server has no v3.
     old: bool,
     /// Its v2 document converted to v3; present if it has no v3 document.
-    made: Option<Made>,
+    made: Option<ConvertedDocument>,
 }
 
-/// A document that was made here.
+/// A v2 document converted to v3 here.
 #[derive(Clone)]
-struct Made {
+struct ConvertedDocument {
     body: Bytes,
     hash: String,
 }
 
-impl Made {
+impl ConvertedDocument {
     /// `None` if it is too large.
-    fn of(v2: &Value) -> Option<Made> {
+    fn of(v2: &Value) -> Option<ConvertedDocument> {
         let body = Bytes::from(v3::convert(v2).to_string());
         if body.len() > LARGEST {
             return None;
         }
         let mut hasher = DefaultHasher::new();
         body.hash(&mut hasher);
-        Some(Made { hash: format!("{:016X}", hasher.finish()), body })
+        Some(ConvertedDocument { hash: format!("{:016X}", hasher.finish()), body })
     }
 }
 
@@ -145,7 +145,7 @@ impl Specs {
         all
     }
 
-    /// A document that was made here.
+    /// A v2 document converted to v3 here.
     pub fn cached(&self, table: &Table, document: &str) -> Option<(Bytes, String)> {
         let route = table.routes().find(|r| root(&r.service) == document)?;
         let made = self.lock().specs.get(&route.service.name)?.made.clone()?;
@@ -200,7 +200,7 @@ impl Specs {
                 let (prefix, body) = (format!("{}/", service.path()), answer.body);
                 let read = move || {
                     let own = merge::filter(&parse(&body)?, |path| path.starts_with(&prefix));
-                    let made = if old { Made::of(&own) } else { None };
+                    let made = if old { ConvertedDocument::of(&own) } else { None };
                     Ok((own, made))
                 };
                 let (own, made) = documents::apart(read).await?;

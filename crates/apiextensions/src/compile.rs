@@ -108,6 +108,7 @@ pub fn compile(definition: &Value, with: &Conversions) -> Result<ResourceDef, Co
         returns_deleted_object: false,
         garbage_collection: GarbageCollectionPolicy::DeleteDependents,
         writes_wait_for_caches: false,
+        acknowledged_when_stored: true,
         is_own_namespace: false,
         undiscovered_verbs: if terminating { &[Verb::Create, Verb::Patch, Verb::Update] } else { &[] },
         conversion,

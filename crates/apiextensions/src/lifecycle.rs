@@ -1,6 +1,7 @@
-//! The life of definitions: accepted, served, established, and, in the end, emptied and forgotten.
+//! The life cycle of CustomResourceDefinitions: names accepted, served as resources of the engine ([`Served::serve`]), established, and,
+//! when they are deleted, emptied and unregistered.
 //!
-//! One task follows the definitions by a watch and brings the registry level with each that changed; which event it was
+//! One task follows the definitions by a watch and reconciles the registry with each that changed; which event it was
 //! does not matter. Deletion of instances retries until none is left.
 
 use crate::{
@@ -201,7 +202,7 @@ async fn follow(engine: Weak<Engine>, mut served: Served) {
             let Some(engine) = engine.upgrade() else { return };
             let names: Vec<String> = std::mem::take(&mut pending).into_iter().collect();
             for some in names.chunks(AT_ONCE) {
-                pending.extend(level(&engine, &mut served, some).await);
+                pending.extend(reconcile(&engine, &mut served, some).await);
             }
             pending.extend(served.hopeful());
         }
@@ -243,7 +244,7 @@ fn changed(piece: &[u8]) -> Vec<String> {
         .collect()
 }
 
-/// Why a definition is not level.
+/// Why a definition is not reconciled.
 #[derive(Debug)]
 enum LevelError {
     Status(Status),
@@ -259,12 +260,12 @@ impl std::fmt::Display for LevelError {
     }
 }
 
-/// Brings definitions level. Gives back those to look at again later.
-async fn level(engine: &Arc<Engine>, served: &mut Served, names: &[String]) -> Vec<String> {
+/// Reconciles definitions. Gives back those to look at again later.
+async fn reconcile(engine: &Arc<Engine>, served: &mut Served, names: &[String]) -> Vec<String> {
     let mut later = vec![];
     let mut note = |name: &str, outcome: Result<bool, LevelError>| {
         if let Err(error) = &outcome {
-            tracing::warn!(definition = name, %error, "a definition could not be brought level");
+            tracing::warn!(definition = name, %error, "a definition could not be reconciled");
         }
         if !outcome.unwrap_or(false) {
             later.push(name.to_owned());

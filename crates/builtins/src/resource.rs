@@ -6,6 +6,7 @@ pub mod resourceclaims;
 pub mod resourceclaimtemplates;
 pub mod resourceslices;
 
+mod beta_versions;
 mod rules;
 
 use crate::Deps;
@@ -13,11 +14,13 @@ use kaji_resource::ResourceDef;
 
 /// Every resource of the group.
 pub fn defs(deps: &Deps) -> Vec<ResourceDef> {
-    vec![
-        deviceclasses::def(),
-        devicetaintrules::def(deps),
-        resourceclaims::def(),
-        resourceclaimtemplates::def(),
-        resourceslices::def(deps),
-    ]
+    let beta = [
+        (deviceclasses::def(), beta_versions::ALL),
+        // Came with v1beta2.
+        (devicetaintrules::def(deps), beta_versions::LATER),
+        (resourceclaims::def(), beta_versions::ALL),
+        (resourceclaimtemplates::def(), beta_versions::ALL),
+        (resourceslices::def(deps), beta_versions::ALL),
+    ];
+    beta.into_iter().map(|(def, versions)| beta_versions::add(def, versions, &deps.served)).collect()
 }

@@ -2,12 +2,14 @@
 //!
 //! Invariants:
 //! - When the count is unknown, no disruption is allowed.
-//! - After the API server has allowed a pod's eviction, the pod counts as disrupted until it is deleted or two minutes have passed.
+//! - After the API server has allowed a pod's eviction, the pod counts as disrupted until it is deleted or two minutes have passed
+//!   (`disrupted`).
 //! - The API server lowers the number as well; every write names the resourceVersion that it was decided for.
 //!
 //! Owners of the kinds that every cluster has are read from informers, others by their scale (`foreign`). What was to be disrupted
 //! and was not is cleared by a loop of its own (`stale`).
 
+mod disrupted;
 mod foreign;
 mod stale;
 
@@ -28,16 +30,13 @@ use kaji_runtime::{
 };
 use serde_json::{Map, Value, json};
 use std::{
-    collections::{BTreeMap, HashMap, HashSet},
+    collections::{HashMap, HashSet},
     sync::{Arc, Mutex, MutexGuard, PoisonError},
     time::Duration,
 };
 
 const ALLOWED: &str = "DisruptionAllowed";
 const SYNC_FAILED: &str = "SyncFailed";
-/// Seconds until a disrupted pod that was not deleted counts again.
-const PATIENCE: i64 = 120;
-
 /// How long after a failure the count is tried again.
 const RETRY: Duration = Duration::from_secs(10);
 /// Owners that informers have: kinds and their versions.
@@ -173,7 +172,10 @@ impl Reconciler for Budgets {
                     plan =
                         plan.event(EventRecord::warning(regarding, "UnmanagedPods", unmanaged_text(budget)));
                 }
-                let recheck = disrupted(&mut status, &pods, cx.now);
+                let selected = |pod: &Pod| budget.spec.selector.matches(&pod.metadata.labels);
+                let (recheck, events) =
+                    disrupted::keep_entries(&mut status, &budget.metadata, &all, selected, cx.now);
+                plan = events.into_iter().fold(plan, Plan::event);
                 if let Some(wait) = recheck {
                     plan = plan.again_after(wait);
                 }
@@ -297,24 +299,6 @@ fn controller_scale(owner: &OwnerRef, namespace: &str, view: &View) -> Option<(S
         return Some((rc.metadata.uid.clone(), rc.spec.replicas.unwrap_or(1)));
     }
     None
-}
-
-/// Keeps the disrupted pods that are still expected to be deleted; returns when to check again.
-fn disrupted(
-    status: &mut PodDisruptionBudgetStatus,
-    pods: &[&Arc<Pod>],
-    now: jiff::Timestamp,
-) -> Option<Duration> {
-    let due = |at: &jiff::Timestamp| jiff::Timestamp::from_second(at.as_second() + PATIENCE).ok();
-    let kept: BTreeMap<String, jiff::Timestamp> = pods
-        .iter()
-        .filter(|p| !p.metadata.deleting())
-        .filter_map(|p| Some((p.metadata.name.clone(), *status.disrupted_pods.get(&p.metadata.name)?)))
-        .filter(|(_, at)| due(at).is_some_and(|due| due >= now))
-        .collect();
-    let next = kept.values().filter_map(due).min();
-    status.disrupted_pods = kept;
-    next.and_then(|due| Duration::try_from(due.duration_since(now)).ok())
 }
 
 /// Whether the status shows this failure.
@@ -490,10 +474,11 @@ mod tests {
     #[test]
     fn keeps_disrupted_pods_until_they_are_deleted() {
         let status =
-            json!({"observedGeneration": 3, "disruptedPods": {"a": ago(20), "b": ago(200), "x": ago(1)}});
+            json!({"observedGeneration": 3, "disruptedPods": {"a": ago(20), "b": ago(200), "x": ago(11)}});
         let pods = vec![pod("a", None, true), pod("b", None, true), pod("c", None, true)];
         expect![[r#"
             merge /apis/policy/v1/namespaces/ns/poddisruptionbudgets/b/status {"metadata":{"resourceVersion":"7","uid":"b1"},"status":{"conditions":[{"lastTransitionTime":"2025-01-01T12:00:00Z","message":"","observedGeneration":3,"reason":"SufficientPods","status":"True","type":"DisruptionAllowed"}],"currentHealthy":2,"desiredHealthy":1,"disruptedPods":{"b":null,"x":null},"disruptionsAllowed":1,"expectedPods":3,"observedGeneration":3}}
+            event: Warning NotDeleted: Pod was expected by PDB ns/b to be deleted but it wasn't
             again after 100s
         "#]].assert_eq(&plan(json!({"minAvailable": 1}), status, pods));
     }

@@ -10,6 +10,9 @@ mod bootstrap_signer;
 mod certificatesigningrequest_approving;
 mod certificatesigningrequest_cleaner;
 mod certificatesigningrequest_signing;
+mod cloud_node;
+mod cloud_node_lifecycle;
+pub mod cloud_provider;
 mod clusterrole_aggregation;
 mod cronjob;
 mod daemonset;
@@ -30,6 +33,7 @@ mod loop_config;
 mod namespace;
 mod node_ipam;
 mod node_lifecycle;
+mod node_route;
 mod persistentvolume_attach_detach;
 mod persistentvolume_binder;
 mod persistentvolume_expander;
@@ -62,11 +66,11 @@ mod volumeattributesclass_protection;
 pub use certificatesigningrequest_signing::Authority;
 pub use descriptor::{ControllerContext, Descriptor, Start, WorkersFlag};
 pub use horizontal_pod_autoscaler::AutoscalerConfig;
-pub use loop_config::{EvictionRates, LoopConfig, NodeMonitorConfig};
+pub use loop_config::{CloudLoops, EvictionRates, LoopConfig, NodeMonitorConfig};
 pub use node_ipam::{MaskSizes, NodeRanges};
 pub use selection::Selection;
-pub use service_load_balancer::LoadBalancerConfig;
 
+use cloud_provider::CloudProvider;
 use std::sync::Arc;
 use tokio::task::JoinSet;
 
@@ -76,6 +80,8 @@ pub const CONTROLLERS: &[Descriptor] = &[
     certificatesigningrequest_approving::CONTROLLER,
     certificatesigningrequest_cleaner::CONTROLLER,
     certificatesigningrequest_signing::CONTROLLER,
+    cloud_node::CONTROLLER,
+    cloud_node_lifecycle::CONTROLLER,
     clusterrole_aggregation::CONTROLLER,
     cronjob::CONTROLLER,
     daemonset::CONTROLLER,
@@ -94,6 +100,7 @@ pub const CONTROLLERS: &[Descriptor] = &[
     namespace::CONTROLLER,
     node_ipam::CONTROLLER,
     node_lifecycle::CONTROLLER,
+    node_route::CONTROLLER,
     persistentvolume_attach_detach::CONTROLLER,
     persistentvolume_binder::CONTROLLER,
     persistentvolume_expander::CONTROLLER,
@@ -142,8 +149,9 @@ pub struct Config {
     pub token_signer: Option<Arc<kaji_auth::authn::SigningKey>>,
     /// What pod CIDRs of nodes are allocated from; without it they get none.
     pub node_ranges: Option<NodeRanges>,
-    /// Gives services of type `LoadBalancer` addresses of nodes; without it they get none.
-    pub load_balancer: Option<LoadBalancerConfig>,
+    /// The cloud that the machines are of; without it nodes stay uninitialized, and services of type `LoadBalancer` get no
+    /// addresses.
+    pub cloud: Option<Arc<dyn CloudProvider>>,
     /// How replicas are scaled.
     pub autoscaler: AutoscalerConfig,
     /// Numbers and periods of the loops.

@@ -62,6 +62,35 @@ pub struct LoopConfig {
     pub mirrored_endpoints: usize,
     /// `--cluster-signing-duration`: how long certificates live at most.
     pub signing_duration: Duration,
+    /// The loops that ask the cloud provider.
+    pub cloud: CloudLoops,
+}
+
+/// What the loops that ask the cloud provider are configured with, here or in a cloud-controller-manager.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct CloudLoops {
+    /// `--cloud-provider=external`: a cloud-controller-manager outside runs these loops, none runs here.
+    pub external: bool,
+    /// `--cluster-name`: what the provider tells clusters apart by.
+    pub cluster_name: String,
+    /// `--configure-cloud-routes`: whether nodes with pod CIDRs get routes.
+    pub configure_routes: bool,
+    /// `--route-reconciliation-period`: the time between two looks at the routes.
+    pub route_period: Duration,
+    /// `--node-status-update-frequency`: the time between two questions about a node's addresses.
+    pub node_status_period: Duration,
+}
+
+impl Default for CloudLoops {
+    fn default() -> CloudLoops {
+        CloudLoops {
+            external: false,
+            cluster_name: "kubernetes".to_owned(),
+            configure_routes: true,
+            route_period: Duration::from_secs(10),
+            node_status_period: Duration::from_secs(300),
+        }
+    }
 }
 
 impl Default for LoopConfig {
@@ -74,6 +103,7 @@ impl Default for LoopConfig {
             endpoints_per_slice: 100,
             mirrored_endpoints: 1000,
             signing_duration: Duration::from_secs(365 * 24 * 60 * 60),
+            cloud: CloudLoops::default(),
         }
     }
 }

@@ -111,19 +111,20 @@ impl Reconciler for Taints {
 }
 
 /// Replaces all taints of a node, which has to be as the view shows it.
-fn patch_taints(node: &Node, taints: &[Taint]) -> Write {
+pub(crate) fn patch_taints(node: &Node, taints: &[Taint]) -> Write {
     let meta = &node.metadata;
     Write::Patch {
         target: Target::of::<Node>("", &meta.name),
         kind: PatchKind::Merge,
         body: json!({
             "metadata": {"uid": meta.uid, "resourceVersion": meta.resource_version},
-            "spec": {"taints": taints.iter().map(value).collect::<Vec<_>>()},
+            "spec": {"taints": taints.iter().map(taint_value).collect::<Vec<_>>()},
         }),
     }
 }
 
-fn value(taint: &Taint) -> Value {
+/// A taint as a node's spec has it.
+pub(crate) fn taint_value(taint: &Taint) -> Value {
     let mut value = json!({"key": taint.key, "effect": taint.effect});
     if !taint.value.is_empty() {
         value["value"] = taint.value.as_str().into();

@@ -140,7 +140,7 @@ struct AttachDetach {
 }
 
 /// What is known when a decision about a node is made.
-struct Look {
+struct NodeAttachments {
     name: String,
     node: Option<Arc<Node>>,
     pods: Snapshot<Pod>,
@@ -193,7 +193,7 @@ impl Reconciler for AttachDetach {
 
     fn reconcile(&self, view: &View, key: &Key, cx: &Cx<'_>) -> Plan {
         let nodes = view.get::<Node>();
-        let look = Look {
+        let known = NodeAttachments {
             name: key.name.clone(),
             node: nodes.by_key(key).cloned(),
             pods: view.get(),
@@ -202,12 +202,12 @@ impl Reconciler for AttachDetach {
             drivers: view.get(),
             attachments: view.get(),
         };
-        let (wanted, attached) = (look.wanted(), look.attached());
+        let (wanted, attached) = (known.wanted(), known.attached());
         let mut report = Report::default();
-        let detached = look.detach(&self.requests, &wanted, &attached, cx.now, &mut report);
-        let plan = look.attach(&wanted, &attached);
+        let detached = known.detach(&self.requests, &wanted, &attached, cx.now, &mut report);
+        let plan = known.attach(&wanted, &attached);
         report.list(&attached);
-        let plan = look.report(plan, &report, &wanted);
+        let plan = known.report(plan, &report, &wanted);
         detached.after(plan)
     }
 }
@@ -231,7 +231,7 @@ impl Report {
     }
 }
 
-impl Look {
+impl NodeAttachments {
     /// Writes the Node's list of attached volumes, if it differs.
     fn report(&self, plan: Plan, report: &Report, wanted: &BTreeMap<String, Wanted>) -> Plan {
         let Some(node) = &self.node else { return plan };

@@ -102,18 +102,23 @@ impl Reconciler for Binder {
     }
 
     fn reconcile(&self, view: &View, key: &Key, cx: &Cx<'_>) -> Plan {
-        let look =
-            Look { claims: view.get(), volumes: view.get(), classes: view.get(), pods: view.get(), cx };
+        let state = BinderState {
+            claims: view.get(),
+            volumes: view.get(),
+            classes: view.get(),
+            pods: view.get(),
+            cx,
+        };
         if key.namespace.is_empty() {
-            look.volumes.by_key(key).map_or_else(Plan::nothing, |volume| look.volume(volume))
+            state.volumes.by_key(key).map_or_else(Plan::nothing, |volume| state.volume(volume))
         } else {
-            look.claims.by_key(key).map_or_else(Plan::nothing, |claim| look.claim(claim))
+            state.claims.by_key(key).map_or_else(Plan::nothing, |claim| state.claim(claim))
         }
     }
 }
 
 /// What a decision is made from.
-struct Look<'a> {
+struct BinderState<'a> {
     claims: Snapshot<PersistentVolumeClaim>,
     volumes: Snapshot<PersistentVolume>,
     classes: Snapshot<StorageClass>,
@@ -121,7 +126,7 @@ struct Look<'a> {
     cx: &'a Cx<'a>,
 }
 
-impl Look<'_> {
+impl BinderState<'_> {
     /// Whether the API server has said that an object with this uid is not there any more: the plan before this one asked,
     /// by a patch that changes nothing.
     fn gone<T: Projection>(&self, namespace: &str, name: &str) -> bool {

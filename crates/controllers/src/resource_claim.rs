@@ -81,7 +81,7 @@ impl Reconciler for PodClaims {
         for claim in &pod.spec.resource_claims {
             match work.claim(claim) {
                 Ok(Next::Nothing) => {}
-                Ok(Next::Made(name)) => made.push(json!({"name": claim.name, "resourceClaimName": name})),
+                Ok(Next::Created(name)) => made.push(json!({"name": claim.name, "resourceClaimName": name})),
                 Ok(Next::Create(write)) => creations.push(Step {
                     write: *write,
                     on_success: None,
@@ -107,7 +107,7 @@ impl Reconciler for PodClaims {
 enum Next {
     Nothing,
     /// The claim exists, and the pod's status does not say so.
-    Made(String),
+    Created(String),
     Create(Box<Write>),
 }
 
@@ -153,7 +153,7 @@ impl Work<'_> {
             claim.metadata.annotations.get(POD_CLAIM).map(String::as_str) == Some(&*wanted.name)
         });
         if let Some(made) = made {
-            return Ok(Next::Made(made.metadata.name.clone()));
+            return Ok(Next::Created(made.metadata.name.clone()));
         }
         let found = self.templates.get(&meta.namespace, template).ok_or_else(|| {
             format!(

@@ -18,7 +18,7 @@ use crate::{
     },
 };
 use kaji_meta::{GroupResource, object};
-use kaji_quota::{Context, Evaluator, Usage, add, amounts, objects_of, total};
+use kaji_quota::{Context, Evaluator, Usage, add, amounts, charged_to_pod, objects_of, pod_of, total};
 use kaji_runtime::{
     Change, Client, Error, Informer, Key, PatchKind, Projection, Shared, Target,
     objects::{PersistentVolumeClaim, Pod, ResourceQuota, Service},
@@ -290,7 +290,9 @@ impl Counter {
         let namespace = key.namespace.as_str();
         let hard = object::obj_at(quota, &["spec", "hard"]).cloned().unwrap_or_default();
         let extended = self.extended_resources(&hard).await?;
-        let cx = Context { now: self.shared.clock.now(), extended_resources: &extended };
+        let now = self.shared.clock.now();
+        let nothing = BTreeMap::new();
+        let cx = Context { now, extended_resources: &extended, charged_to_pods: &nothing };
         let mut sum = Usage::new();
         for (plural, evaluator) in [
             ("pods", Evaluator::Pods),
@@ -315,9 +317,34 @@ impl Counter {
             let counts_only = matches!(evaluator, Evaluator::Objects(_));
             let client = if counts_only { &self.metadata } else { &self.client };
             let items = self.list(client, &resource.target("", "").path(), namespace).await?;
+            let charged_to_pods = match evaluator {
+                Evaluator::ResourceClaims => self.charged_to_pods(namespace, &items, now).await?,
+                _ => BTreeMap::new(),
+            };
+            let cx = Context { charged_to_pods: &charged_to_pods, ..cx.clone() };
             add(&mut sum, &total(quota, &evaluator, &items, &cx));
         }
         Ok(sum)
+    }
+
+    /// What pods are charged that claims were made for, by the claim's name.
+    async fn charged_to_pods(
+        &self,
+        namespace: &str,
+        claims: &[Value],
+        now: jiff::Timestamp,
+    ) -> Result<BTreeMap<String, Usage>, Error> {
+        if !claims.iter().any(|claim| pod_of(claim).is_some()) {
+            return Ok(BTreeMap::new());
+        }
+        let pods = self.list(&self.client, "/api/v1/pods", namespace).await?;
+        let pods: HashMap<&str, &Value> = pods.iter().map(|pod| (object::uid(pod), pod)).collect();
+        let of = |claim: &Value| {
+            let (_, uid) = pod_of(claim)?;
+            let usage = charged_to_pod(claim, pods.get(uid)?, claims, now)?;
+            Some((object::name(claim).to_owned(), usage))
+        };
+        Ok(claims.iter().filter_map(of).collect())
     }
 
     /// Device classes by the extended resources they stand for, if the quota names any.

@@ -38,6 +38,25 @@ pub fn reconcile(
     reconciler.reconcile(view, &kaji_runtime::Key::new(namespace, name), &cx)
 }
 
+/// A client that receives no response.
+pub fn silent_client() -> kaji_runtime::Client {
+    type Answer = Result<http::Response<kube::client::Body>, std::convert::Infallible>;
+    let silent = tower::service_fn(|_: http::Request<kube::client::Body>| std::future::pending::<Answer>());
+    kaji_runtime::Client::new(kube::Client::new(silent, "default"), "test")
+}
+
+/// The same for a reconciler that prepares, without a server.
+pub async fn prepared(
+    reconciler: &impl kaji_runtime::Reconciler,
+    view: &View,
+    namespace: &str,
+    name: &str,
+) -> Plan {
+    let key = kaji_runtime::Key::new(namespace, name);
+    reconciler.prepare(view, &key, &silent_client()).await;
+    reconcile(reconciler, view, namespace, name, &[])
+}
+
 /// A plan, one line a write; stages are apart by `--`.
 pub fn text(plan: &Plan) -> String {
     let mut out = String::new();

@@ -1,6 +1,7 @@
 //! Tests of the table of controllers: names, service accounts and components agree with the controllers' files.
 
 use super::*;
+use crate::testing::silent_client;
 use kaji_auth::authz::policy;
 use kaji_runtime::Informers;
 use std::collections::{BTreeSet, HashSet};
@@ -14,7 +15,7 @@ fn config() -> Config {
         authority: Some(Arc::new(Authority::new(&ca.pem(), &key.serialize_pem()).unwrap())),
         token_signer: Some(Arc::new(kaji_auth::authn::SigningKey::from_pem(&key.serialize_pem()).unwrap())),
         node_ranges: Some(NodeRanges::new(&["10.0.0.0/8"], MaskSizes::default(), &[]).unwrap()),
-        load_balancer: Some(LoadBalancerConfig::default()),
+        cloud: Some(Arc::new(cloud_provider::fake::FakeCloud::default())),
         features: kaji_meta::Features::ALL,
         ..Config::default()
     }
@@ -39,13 +40,6 @@ fn service_accounts_are_bound_to_roles_of_the_default_policy() {
             None => assert_eq!(descriptor.name, "serviceaccount-token-controller"),
         }
     }
-}
-
-/// A client that receives no response.
-fn silent_client() -> kaji_runtime::Client {
-    type Answer = Result<http::Response<kube::client::Body>, std::convert::Infallible>;
-    let silent = tower::service_fn(|_: http::Request<kube::client::Body>| std::future::pending::<Answer>());
-    kaji_runtime::Client::new(kube::Client::new(silent, "default"), "test")
 }
 
 #[tokio::test]

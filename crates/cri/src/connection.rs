@@ -183,7 +183,9 @@ mod tests {
         ];
         let shown: Vec<String> = cases
             .into_iter()
-            .map(|(code, message)| format!("{:?}", error(CallError { code, message: message.into() })))
+            .map(|(code, message)| {
+                format!("{:?}", error(CallError { code, message: message.into(), unsent: false }))
+            })
             .collect();
         expect_test::expect![[r#"
             NotFound("rpc error: code = NotFound desc = container \"a\": not found")

@@ -21,3 +21,8 @@ pub mod records;
 pub mod resolv_conf;
 pub mod server;
 pub mod zone;
+
+/// Where cluster DNS listens on its nodes; the `kube-dns` service leads there. Port 53 of a machine is often taken.
+pub const PORT: u16 = 10053;
+/// The annotation by which a Node says that its machine serves cluster DNS; its value is `true`.
+pub const SERVED_ANNOTATION: &str = "kaji.dev/cluster-dns";

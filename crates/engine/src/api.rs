@@ -3,12 +3,12 @@
 use crate::{
     cache::Entry,
     conversion,
-    decode::{self, Want},
+    decode::{self, ExpectedKind},
     engine::Engine,
     options::WriteOptions,
     pipeline::{
-        self, Op, State, manage, metadata,
-        update::{self, Made, Plan},
+        self, Op, State, manage, members, metadata,
+        update::{self, Plan, UpdatedObject},
     },
     registry::Resource,
     request::ApiRequest,
@@ -72,6 +72,11 @@ impl Engine {
     ) -> Result<Value, Status> {
         let res = self.resource(resource).ok_or_else(Status::generic_not_found)?;
         let (name, op) = (place.1, self.write(&res, place, options.subresource, options.dry_run)?);
+        if let (Some(touched), FieldManagement::Skip) = (options.members, options.field_management)
+            && let Some(updated) = members::update(&op, name, touched, change).await?
+        {
+            return Ok(updated);
+        }
         let mut make = |state: Option<&State>| {
             let Some(state) = state else { return Err(op.target.not_found(name)) };
             let mut new = op.conversion.in_version(&state.object)?;
@@ -81,7 +86,7 @@ impl Engine {
                 manage::record(&op, Some(&state.object), &mut new)?;
             }
             op.conversion.to_hub(&mut new)?;
-            Ok(Made::Object(new))
+            Ok(UpdatedObject::Object(new))
         };
         let written = update::update(&op, name, &Plan::default(), &mut make).await?;
         Ok(written.into_object())
@@ -221,7 +226,8 @@ impl TypeRegistry for Engine {
             None => kaji_schema::types::for_gvk(&kind.group, &kind.version, &kind.kind),
         };
         let Some(schema) = schema else { return Err(format!("no kind {kind} is known")) };
-        let want = Want { group: &kind.group, version: &kind.version, kind: &kind.kind, schema: &schema };
+        let want =
+            ExpectedKind { group: &kind.group, version: &kind.version, kind: &kind.kind, schema: &schema };
         let unknown = decode::conform(&want, &mut object)?;
         if strict && !decode::is_custom(&schema) && !unknown.is_empty() {
             let quoted = |path: &String| format!("unknown field {}", kaji_meta::text::quote(path));

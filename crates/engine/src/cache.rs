@@ -429,6 +429,25 @@ impl Cache {
         wake.into_iter().for_each(Waker::wake);
     }
 
+    /// Ends so many watches at most of those that keep up: what is queued for them is still sent. How many it has ended.
+    pub(crate) fn end_some(&self, most: usize) -> usize {
+        let mut wake = vec![];
+        let mut inner = self.lock();
+        let some = inner.index.some(most);
+        for watcher in &some {
+            inner.index.remove(watcher);
+            watcher.close(&mut wake);
+        }
+        drop(inner);
+        wake.into_iter().for_each(Waker::wake);
+        some.len()
+    }
+
+    /// How many watches there are that keep up.
+    pub(crate) fn live_watchers(&self) -> usize {
+        self.lock().index.some(usize::MAX).len()
+    }
+
     /// Ends all watches; later ones end at once.
     pub(crate) fn close(&self) {
         let mut wake = vec![];

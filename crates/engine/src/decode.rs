@@ -52,7 +52,7 @@ pub(crate) enum Directive {
 
 /// The kind that is wanted.
 #[derive(Clone, Copy)]
-pub(crate) struct Want<'a> {
+pub(crate) struct ExpectedKind<'a> {
     /// `""` for core.
     pub group: &'a str,
     /// `v1`
@@ -63,7 +63,7 @@ pub(crate) struct Want<'a> {
     pub schema: &'a SchemaRef,
 }
 
-impl Want<'_> {
+impl ExpectedKind<'_> {
     /// A custom resource: its schema was compiled at run time, and upstream treats it as unstructured.
     pub fn custom(&self) -> bool {
         is_custom(self.schema)
@@ -194,7 +194,7 @@ pub(crate) fn document(body: &[u8], syntax: Syntax) -> Result<Document, String> 
 /// fields; 415 for a custom resource in protobuf; 422 for a custom resource that names another kind.
 pub(crate) fn object(
     registry: &Registry,
-    want: &Want<'_>,
+    want: &ExpectedKind<'_>,
     syntax: Syntax,
     body: &[u8],
     directive: Directive,
@@ -272,7 +272,7 @@ pub(crate) fn apply_directive(
 ///
 /// # Errors
 /// Go's text for the first value of a wrong type.
-pub(crate) fn conform(want: &Want<'_>, value: &mut Value) -> Result<Vec<String>, String> {
+pub(crate) fn conform(want: &ExpectedKind<'_>, value: &mut Value) -> Result<Vec<String>, String> {
     let unknown = conform_types(want, value)?;
     if let Some(Value::Object(meta)) = value.get_mut("metadata") {
         prune_empty_metadata(meta);
@@ -295,7 +295,7 @@ fn keep_reset(meta: &mut serde_json::Map<String, Value>, custom: bool) {
     }
 }
 
-fn conform_types(want: &Want<'_>, value: &mut Value) -> Result<Vec<String>, String> {
+fn conform_types(want: &ExpectedKind<'_>, value: &mut Value) -> Result<Vec<String>, String> {
     if !want.custom() {
         return kaji_schema::decode::conform(want.schema.get(), value);
     }
@@ -344,7 +344,7 @@ fn type_of(value: &Value) -> Result<(String, String), String> {
 
 fn check_kind(
     registry: &Registry,
-    want: &Want<'_>,
+    want: &ExpectedKind<'_>,
     body: &[u8],
     value: &Value,
     (group, version, kind): (&str, &str, &str),
@@ -395,7 +395,7 @@ fn check_kind(
 
 /// Why an object of one built-in kind cannot be taken for one of another.
 pub(crate) fn not_this_kind(
-    want: &Want<'_>,
+    want: &ExpectedKind<'_>,
     (group, version, kind): (&str, &str, &str),
     registered: bool,
 ) -> String {

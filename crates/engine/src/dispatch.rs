@@ -5,8 +5,8 @@
 //! Both are boxed: the future of an `async fn` would be compiled, with all verbs, in each crate that awaits it.
 
 use crate::{
-    audit::AuditContext, decode, encode, engine::Engine, registry::Resource, request::ApiRequest,
-    response::ApiResponse, verbs,
+    attribution, audit::AuditContext, decode, encode, engine::Engine, registry::Resource,
+    request::ApiRequest, response::ApiResponse, verbs,
 };
 use kaji_meta::{GroupResource, Status, validation::path_segment_name};
 use kaji_resource::{BoxFuture, SubresourceKind, Verb};
@@ -57,7 +57,9 @@ impl Engine {
             if let Err(status) = decode::check_footprint(&req.content_type, &req.body) {
                 return status.into();
             }
-            let mut response = serve(self, &res, &req).await.unwrap_or_else(ApiResponse::from);
+            let served =
+                attribution::within(self.options.attributions.as_ref(), &req, serve(self, &res, &req));
+            let mut response = served.await.unwrap_or_else(ApiResponse::from);
             if let Some(text) = deprecation {
                 response.warnings.insert(0, text.into_owned());
             }

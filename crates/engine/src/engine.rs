@@ -6,6 +6,7 @@
 
 use crate::{
     admission::{Admission, Chain},
+    attribution::Attributions,
     cache::{Cache, Feed, Limits, Normal, Progress, Shaping},
     decoded::DecodedObjects,
     leases::Leases,
@@ -17,11 +18,25 @@ use futures_util::{StreamExt, TryStreamExt, stream};
 use kaji_meta::{Clock, Features, GroupResource, Random, SystemClock, SystemRandom};
 use kaji_resource::ResourceDef;
 use kaji_store::{Revision, Store, StoreError};
-use std::{sync::Arc, time::Duration};
-use tokio::{sync::watch, task::JoinHandle};
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::Duration,
+};
+use tokio::{
+    sync::watch,
+    task::JoinHandle,
+    time::{Instant, sleep},
+};
 
 /// How many caches load at the same time.
 const LOADS: usize = 8;
+/// The lowest rate at which watches end as a server does. Upstream's.
+const DRAINED_A_SECOND: f64 = 200.0;
+/// How often some are ended.
+const DRAIN_TICK: Duration = Duration::from_millis(10);
 
 /// What an engine is made of, besides its store.
 #[derive(Clone)]
@@ -48,6 +63,8 @@ pub struct EngineOptions {
     pub min_request_timeout: Duration,
     /// Bytes of a request body, decoded.
     pub max_body: usize,
+    /// Where it is kept which request has made a revision; `None` when that is of no use.
+    pub attributions: Option<Arc<Attributions>>,
 }
 
 impl Default for EngineOptions {
@@ -64,6 +81,7 @@ impl Default for EngineOptions {
             read_wait: Duration::from_secs(3),
             min_request_timeout: Duration::from_secs(1800),
             max_body: 3 << 20,
+            attributions: None,
         }
     }
 }
@@ -103,6 +121,8 @@ pub struct Engine {
     registering: tokio::sync::Mutex<()>,
     feed: Arc<Feed>,
     progress: Arc<Progress>,
+    /// No watch begins any more.
+    draining: AtomicBool,
     stop: watch::Sender<bool>,
     task: std::sync::Mutex<Option<JoinHandle<()>>>,
 }
@@ -131,6 +151,7 @@ impl Engine {
             registering: tokio::sync::Mutex::new(()),
             feed,
             progress,
+            draining: AtomicBool::new(false),
             stop,
             task: std::sync::Mutex::new(Some(task)),
         }))
@@ -209,6 +230,7 @@ impl Engine {
             |d: &ResourceDef| (storage::api_version(&d.group, &d.storage_version().name), d.kind.clone());
         if !def.stored {
             let cache = Cache::new(prefix_of(&gr).into(), limits, self.progress.clone());
+            def.versions.iter().for_each(|v| cache.add_fields(&v.selectable));
             let (api_version, kind) = stored_as(&def);
             return Ok(Resource::new(def, Arc::new(cache), api_version, kind));
         }
@@ -311,9 +333,26 @@ impl Engine {
         self.wait_not_older(revision).await
     }
 
-    /// Whether it has been shut down: watches begun now would end at once.
+    /// Whether it is being shut down: watches begun now would end at once.
     pub(crate) fn is_shut_down(&self) -> bool {
-        *self.stop.borrow()
+        self.draining.load(Ordering::Acquire) || *self.stop.borrow()
+    }
+
+    /// Ends watches one after another, so that their clients do not all begin anew at another server in the same moment: all within
+    /// `grace`, and at least [`DRAINED_A_SECOND`] a second. No watch begins any more. Watches that do not keep up end with
+    /// [`Engine::shutdown`]. Answers with the number of watches before and after.
+    pub async fn drain_watches(&self, grace: Duration) -> (usize, usize) {
+        self.draining.store(true, Ordering::Release);
+        let (before, begun, mut ended) = (self.feed.live_watches(), Instant::now(), 0);
+        while begun.elapsed() < grace {
+            let due = drained_after(begun.elapsed(), before, grace);
+            ended += self.feed.end_watches(due.saturating_sub(ended));
+            if self.feed.live_watches() == 0 {
+                break;
+            }
+            sleep(DRAIN_TICK).await;
+        }
+        (before, self.feed.live_watches())
     }
 
     /// Ends all watches and stops feeding the caches. The store stays open.
@@ -333,6 +372,12 @@ impl Drop for Engine {
     fn drop(&mut self) {
         self.stop.send_replace(true);
     }
+}
+
+/// How many of `all` watches a drain within `grace` has ended after a time. The first ends at once.
+fn drained_after(elapsed: Duration, all: usize, grace: Duration) -> usize {
+    let rate = (all as f64 / grace.as_secs_f64().max(1e-3)).max(DRAINED_A_SECOND);
+    1 + (elapsed.as_secs_f64() * rate) as usize
 }
 
 /// Caches that are fed for a registration in progress, and no longer if it fails.
@@ -361,10 +406,27 @@ fn normal_of(def: &Arc<ResourceDef>) -> Option<Normal> {
 
 /// A store's failure as the answer to a request.
 pub(crate) fn store_status(error: &StoreError) -> kaji_meta::Status {
-    use kaji_meta::Status;
+    use kaji_meta::{Reason, Status};
     match error {
         StoreError::Unavailable(_) | StoreError::Closed => Status::service_unavailable(error.to_string()),
+        // As upstream, which passes the failure of its client on.
+        StoreError::Uncertain(_) => Status::new(500, Reason::Unknown, error.to_string()),
         StoreError::TooLarge { .. } => Status::request_entity_too_large(error.to_string()),
         _ => Status::internal(error.to_string()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn watches_are_drained_at_a_rate() {
+        let (second, after) = (Duration::from_secs(1), Duration::from_millis);
+        let drained = |millis, all, grace| drained_after(after(millis), all, grace);
+        // Few end at the lowest rate, many within the time that there is.
+        assert_eq!([0, 5, 50, 1000].map(|t| drained(t, 10, second * 60)), [1, 2, 11, 201]);
+        assert_eq!([0, 100, 1000].map(|t| drained(t, 10_000, second)), [1, 1_001, 10_001]);
+        assert!(drained(0, 10, Duration::ZERO) >= 1);
     }
 }

@@ -4,7 +4,7 @@
 //!
 //! 1. `audit`, `deadline`: what a request carries
 //! 2. `storage`, `response`: stored and sent bytes
-//! 3. `request`: one API request
+//! 3. `request`, `attribution`: one API request, and which revisions it has made
 //! 4. `cache`: the watch cache of one resource
 //! 5. `registry`: the resources that are served
 //! 6. `decode`: request bodies
@@ -26,6 +26,7 @@
 
 pub mod admission;
 pub mod api;
+mod attribution;
 mod audit;
 pub mod cache;
 mod continue_token;
@@ -51,6 +52,7 @@ mod verbs;
 pub use admission::{
     Admission, Annotations, Attributes, ExtraUpdate, Operation, Phases, Reinvocation, TransactionExtras,
 };
+pub use attribution::{Attribution, Attributions};
 pub use audit::AuditContext;
 pub use deadline::Deadline;
 pub use encode::SEPARATE_OBJECTS;

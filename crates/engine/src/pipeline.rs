@@ -14,6 +14,7 @@ pub(crate) mod create;
 mod defaults;
 pub(crate) mod limit;
 pub(crate) mod manage;
+pub(crate) mod members;
 pub(crate) mod metadata;
 pub(crate) mod remove;
 pub(crate) mod scale;
@@ -22,8 +23,9 @@ pub(crate) mod update;
 
 use crate::{
     admission::{self, Annotations, Attributes, Chain, Operation, TransactionExtras},
+    attribution::Attributions,
     deadline::Deadline,
-    decode::{self, Want},
+    decode::{self, ExpectedKind},
     engine::{Engine, store_status},
     options::{OperationOptions, WriteOptions},
     registry::Resource,
@@ -80,8 +82,8 @@ impl<'a> Target<'a> {
     }
 
     /// The kind that bodies must have.
-    pub fn want(&self) -> Want<'_> {
-        Want {
+    pub fn want(&self) -> ExpectedKind<'_> {
+        ExpectedKind {
             group: &self.res.def.group,
             version: &self.version.name,
             kind: &self.res.def.kind,
@@ -339,6 +341,7 @@ pub(crate) async fn commit(op: &Op<'_>, txn: Txn) -> Result<Committed, Uncommitt
 /// Commits a transaction that ends what another of the same request has begun, whatever the time.
 pub(crate) async fn finish(op: &Op<'_>, txn: Txn) -> Result<Committed, StoreError> {
     let engine = op.engine;
+    let attributed = engine.options.attributions.as_ref().map(Attributions::begin);
     let outcome = engine.leases.commit(&*engine.store, txn, op.target.res.def.ttl, op.now).await;
     if let Err(error) = &outcome
         && !error.is_refusal()
@@ -347,9 +350,13 @@ pub(crate) async fn finish(op: &Op<'_>, txn: Txn) -> Result<Committed, StoreErro
     }
     match outcome? {
         TxnOutcome::Committed { revision, .. } => {
+            let def = &op.target.res.def;
+            if let Some(attributed) = attributed {
+                attributed.committed(revision, op.user);
+            }
             // A store in this process has told the caches by now; another one tells them a moment later.
-            let remote = engine.store.current_revision_hint().is_none();
-            if remote || op.target.res.def.writes_wait_for_caches {
+            let later = engine.store.current_revision_hint().is_none() && !def.acknowledged_when_stored;
+            if later || def.writes_wait_for_caches {
                 // In vain at worst: it is written, and the caches will have it.
                 engine.wait_fresh(revision).await;
             }

@@ -131,6 +131,8 @@ pub struct ApiRequest {
     pub user: UserInfo,
     /// For the default field manager name.
     pub user_agent: String,
+    /// The id that audit logs have of the request; empty for requests of the server itself and for reads.
+    pub audit_id: String,
     /// The audit event of the request, if it is recorded.
     pub audit: Option<Arc<dyn AuditContext>>,
     /// Authorizes an update that creates; `None` for requests of the server itself.
@@ -166,6 +168,7 @@ impl ApiRequest {
             memory: None,
             user: ApiRequest::server().clone(),
             user_agent: user_agent.into(),
+            audit_id: String::new(),
             audit: None,
             create_authorizer: None,
             deadline: Default::default(),

@@ -2,6 +2,7 @@
 
 mod forms;
 mod lists;
+mod members;
 mod modules;
 mod outage;
 mod property;

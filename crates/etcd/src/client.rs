@@ -1,8 +1,8 @@
 //! Calls of etcd's API on one of several endpoints.
 //!
-//! Invariants: a call ends after [`DEADLINE`] at the latest; what cannot be repeated (a transaction) is sent once; an endpoint
-//! that refused, broke or did not answer is followed by the next one. Calls and watches have separate connections, so that a
-//! watch that is not read delays no write.
+//! Invariants: a call ends after [`DEADLINE`] at the latest; what cannot be repeated is sent once, unless etcd has certainly not begun
+//! with it; an endpoint that refused, broke or did not answer is followed by the next one. Calls and watches have separate
+//! connections, so that a watch that is not read delays no write.
 
 use crate::endpoints::{Endpoint, EndpointError, Endpoints, TlsFiles};
 use crate::error::Failure;
@@ -43,8 +43,27 @@ const REQUIRE_LEADER: [(&str, &str); 1] = [("hasleader", "true")];
 pub enum Repeat {
     /// It changes nothing, or the same a second time.
     Safe,
+    /// It expects what it changes: of two that arrive, one has an effect at most, and the second is answered with a failed
+    /// comparison.
+    OnceAtMost,
     /// A second time it could have another effect.
     Never,
+}
+
+/// An answer.
+pub struct Answer<R> {
+    /// The message.
+    pub message: R,
+    /// An attempt before this one was not answered: it may have had its effect.
+    pub after_loss: bool,
+}
+
+/// Why a call was not answered.
+pub struct Unanswered {
+    /// The last attempt's failure.
+    pub error: CallError,
+    /// Some attempt may have had its effect, or may still have it.
+    pub uncertain: bool,
 }
 
 /// A connection in use.
@@ -121,7 +140,7 @@ impl Slot {
 }
 
 fn unavailable(message: String) -> CallError {
-    CallError { code: Code::Unavailable, message }
+    CallError::unconnected(message)
 }
 
 /// Why there is no connection.
@@ -208,37 +227,62 @@ impl Client {
     /// Sends one message and waits for one.
     ///
     /// # Errors
-    /// `Unavailable` or `DeadlineExceeded` when no endpoint has answered: then a call that is not repeated may have had its
-    /// effect. Else etcd's.
+    /// `Unavailable` or `DeadlineExceeded` when no endpoint has answered: then the call may have had its effect. Else etcd's.
     pub async fn call<M, R>(&self, method: &'static str, message: M, repeat: Repeat) -> Result<R, CallError>
     where
         M: Message + Clone + Send + Sync + 'static,
         R: Message + Default + Send + Sync + 'static,
     {
+        let answer = self.attempts(method, message, repeat).await;
+        answer.map(|answer| answer.message).map_err(|unanswered| unanswered.error)
+    }
+
+    /// As [`Client::call`], with what is known of attempts that were not answered.
+    ///
+    /// # Errors
+    /// As [`Client::call`]'s.
+    pub async fn attempts<M, R>(
+        &self,
+        method: &'static str,
+        message: M,
+        repeat: Repeat,
+    ) -> Result<Answer<R>, Unanswered>
+    where
+        M: Message + Clone + Send + Sync + 'static,
+        R: Message + Default + Send + Sync + 'static,
+    {
         let started = Instant::now();
-        let mut pause = PAUSES.0;
+        let (mut pause, mut uncertain) = (PAUSES.0, false);
         loop {
             let left = DEADLINE.saturating_sub(started.elapsed());
-            let opened = timeout(left, self.calls.open(&self.endpoints)).await;
-            let (error, again) = match opened.unwrap_or_else(|_| Err(unavailable("timeout".into()))) {
-                Err(error) => (error, true),
-                Ok(open) => match open.channel.unary(method, message.clone(), ATTEMPT.min(left)).await {
-                    Ok(answer) => return Ok(answer),
-                    Err(error) => {
-                        let transient = Failure::is_transient(&error);
-                        if transient {
-                            self.calls.failed(open.number).await;
-                        }
-                        (error, transient && repeat == Repeat::Safe)
-                    }
-                },
+            let error = match self.attempt(method, message.clone(), left).await {
+                Ok(message) => return Ok(Answer { message, after_loss: uncertain }),
+                Err(error) => error,
             };
+            let (transient, refused) = (Failure::is_transient(&error), Failure::is_refused(&error));
+            uncertain |= !refused;
+            let again = transient && (refused || repeat != Repeat::Never);
             if !again || started.elapsed() + pause > PATIENCE {
-                return Err(error);
+                return Err(Unanswered { error, uncertain });
             }
             sleep(pause).await;
             pause = (pause * 2).min(PAUSES.1);
         }
+    }
+
+    /// Sends a message once, over the connection in use.
+    async fn attempt<M, R>(&self, method: &'static str, message: M, left: Duration) -> Result<R, CallError>
+    where
+        M: Message + Send + Sync + 'static,
+        R: Message + Default + Send + Sync + 'static,
+    {
+        let opened = timeout(left, self.calls.open(&self.endpoints)).await;
+        let open = opened.unwrap_or_else(|_| Err(unavailable("timeout".into())))?;
+        let answer = open.channel.unary(method, message, ATTEMPT.min(left)).await;
+        if answer.as_ref().is_err_and(Failure::is_transient) {
+            self.calls.failed(open.number).await;
+        }
+        answer
     }
 
     /// Sends messages as they come; answers come until the stream is dropped.

@@ -5,6 +5,10 @@
 use kaji_grpc::{CallError, Code};
 use kaji_store::StoreError;
 
+/// How etcd refuses a write before it is proposed to the other members: the member has too much to apply, or knows no leader.
+const UNPROPOSED: [&str; 3] =
+    ["etcdserver: too many requests", "etcdserver: no leader", "raft proposal dropped"];
+
 /// What etcd has to say about a request, as far as it makes a difference.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Failure {
@@ -26,7 +30,15 @@ impl Failure {
     /// Whether another endpoint, or the same one later, may answer.
     pub fn is_transient(error: &CallError) -> bool {
         matches!(error.code, Code::Unavailable | Code::DeadlineExceeded)
-            || error.message.ends_with("too many requests")
+            || UNPROPOSED.iter().any(|text| error.message.ends_with(text))
+    }
+
+    /// Whether a request that failed so has certainly changed nothing, and will not.
+    pub fn is_refused(error: &CallError) -> bool {
+        let answered = !matches!(Failure::from(error.clone()), Failure::Store(StoreError::Unavailable(_)));
+        let denied =
+            matches!(error.code, Code::PermissionDenied | Code::Unauthenticated | Code::Unimplemented);
+        error.unsent || answered || denied || UNPROPOSED.iter().any(|text| error.message.ends_with(text))
     }
 }
 
@@ -62,4 +74,30 @@ impl From<StoreError> for Failure {
 /// What is wrong with an answer that etcd never gives.
 pub(crate) fn malformed(what: &str) -> StoreError {
     StoreError::Unavailable(format!("etcd sent an answer without {what}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn failures_say_whether_a_write_may_have_happened() {
+        let error = |code, message: &str| CallError { code, message: message.into(), unsent: false };
+        let seen = |error: CallError| (Failure::is_transient(&error), Failure::is_refused(&error));
+        assert_eq!(seen(CallError::unconnected("connection refused")), (true, true));
+        assert_eq!(seen(error(Code::Unknown, "raft proposal dropped")), (true, true));
+        assert_eq!(seen(error(Code::ResourceExhausted, "etcdserver: too many requests")), (true, true));
+        assert_eq!(seen(error(Code::Unavailable, "etcdserver: no leader")), (true, true));
+        assert_eq!(seen(error(Code::InvalidArgument, "etcdserver: request is too large")), (false, true));
+        assert_eq!(seen(error(Code::NotFound, "etcdserver: requested lease not found")), (false, true));
+        assert_eq!(seen(error(Code::PermissionDenied, "etcdserver: permission denied")), (false, true));
+        for (code, text) in [
+            (Code::Unavailable, "error reading from server: EOF"),
+            (Code::Unavailable, "etcdserver: request timed out, possibly due to previous leader failure"),
+            (Code::Unavailable, "etcdserver: server stopped"),
+            (Code::DeadlineExceeded, "context deadline exceeded"),
+        ] {
+            assert_eq!(seen(error(code, text)), (true, false), "{text}");
+        }
+    }
 }

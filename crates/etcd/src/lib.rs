@@ -10,7 +10,7 @@
 //!
 //! Invariants:
 //! - Revisions are etcd's: `mod_revision` of a key is the `resourceVersion` of its object, whichever server wrote it.
-//! - A write is sent once. If its answer is lost, its outcome is unknown, and the caller gets `Unavailable`.
+//! - A write has its effect once at most. If its answer is lost and it cannot be sent again, the caller gets `Uncertain`.
 //! - Progress of a watch is reported only up to where all its events have been delivered.
 //! - Everything waits for a bounded time, and messages have a bounded size.
 

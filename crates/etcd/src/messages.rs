@@ -2,6 +2,7 @@
 //!
 //! Source: `etcdserverpb/rpc.proto` and `mvccpb/kv.proto` of etcd 3.4 to 3.6.
 
+use bytes::Bytes;
 use prost::{Enumeration, Message, Oneof};
 
 /// A version of a key.
@@ -15,8 +16,8 @@ pub struct KeyValue {
     pub mod_revision: i64,
     #[prost(int64, tag = "4")]
     pub version: i64,
-    #[prost(bytes = "vec", tag = "5")]
-    pub value: Vec<u8>,
+    #[prost(bytes = "bytes", tag = "5")]
+    pub value: Bytes,
     #[prost(int64, tag = "6")]
     pub lease: i64,
 }
@@ -80,8 +81,8 @@ pub struct RangeResponse {
 pub struct PutRequest {
     #[prost(bytes = "vec", tag = "1")]
     pub key: Vec<u8>,
-    #[prost(bytes = "vec", tag = "2")]
-    pub value: Vec<u8>,
+    #[prost(bytes = "bytes", tag = "2")]
+    pub value: Bytes,
     #[prost(int64, tag = "3")]
     pub lease: i64,
     #[prost(bool, tag = "4")]

@@ -4,8 +4,8 @@
 //! - `known` is at least the revision of every answer that this process had: what progress is requested up to.
 //! - `compacted` is a revision that etcd is, or is about to be, compacted to; another server may have gone further, which
 //!   etcd's answers tell.
-//! - Callers that ask for the current revision at the same time share a question to etcd that was sent after all of them came.
 
+mod current;
 mod lease;
 mod range;
 mod txn;
@@ -16,6 +16,7 @@ use crate::compactor::{self, Compactor};
 use crate::error::Failure;
 use crate::messages::{self, RangeRequest, RangeResponse, ResponseHeader, StatusRequest, StatusResponse};
 use crate::{Endpoints, KeyMap, Observer, Unobserved};
+use current::Callers;
 use kaji_store::{
     BoxFuture, KeyValue, LeaseId, Op, Range, RangeResult, Revision, Store, StoreError, Txn, TxnOutcome,
     WatchStream,
@@ -23,7 +24,7 @@ use kaji_store::{
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
-use tokio::sync::{Mutex, Semaphore, watch as notices};
+use tokio::sync::{Semaphore, watch as notices};
 use tokio::time::{Instant, MissedTickBehavior, interval_at, sleep};
 
 /// Watches at a time. Their windows fit into that of their connection.
@@ -57,9 +58,6 @@ impl EtcdOptions {
     }
 }
 
-/// A question that callers share: the number of the last caller that it was asked for, and the answer.
-type Shared = (u64, Result<Revision, StoreError>);
-
 /// What calls, watches and the compaction have in common.
 struct Inner {
     client: Client,
@@ -71,9 +69,8 @@ struct Inner {
     wanted: notices::Sender<Revision>,
     closed: notices::Sender<bool>,
     watches: Arc<Semaphore>,
-    /// Callers that have asked for the current revision.
-    callers: AtomicU64,
-    shared: Mutex<Shared>,
+    /// Of the current revision.
+    callers: Callers,
 }
 
 /// A store on etcd.
@@ -96,8 +93,7 @@ impl EtcdStore {
             wanted: notices::channel(0).0,
             closed: notices::channel(false).0,
             watches: Arc::new(Semaphore::new(WATCHES)),
-            callers: AtomicU64::new(0),
-            shared: Mutex::new((0, Ok(0))),
+            callers: Callers::default(),
         });
         let started = Instant::now();
         loop {
@@ -217,19 +213,6 @@ impl Inner {
         }
     }
 
-    /// The current revision, which concurrent callers ask for together.
-    async fn current(&self) -> Result<Revision, StoreError> {
-        self.check_open()?;
-        let caller = self.callers.fetch_add(1, Ordering::AcqRel) + 1;
-        let mut shared = self.shared.lock().await;
-        if shared.0 < caller {
-            let all = self.callers.load(Ordering::Acquire);
-            let answer = self.read_revision().await;
-            *shared = (all, answer);
-        }
-        shared.1.clone()
-    }
-
     /// The error for a request about a revision.
     async fn store_error(&self, failure: Failure, revision: Revision) -> StoreError {
         match failure {
@@ -252,7 +235,7 @@ impl Inner {
     fn kv(&self, kv: messages::KeyValue) -> Option<KeyValue> {
         Some(KeyValue {
             key: self.keys.name(&kv.key)?.into(),
-            value: kv.value.into(),
+            value: kv.value,
             create_revision: revision(kv.create_revision),
             mod_revision: revision(kv.mod_revision),
             version: revision(kv.version),

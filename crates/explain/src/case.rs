@@ -2,9 +2,10 @@
 
 use crate::{
     discovery::{Discovery, Resource},
+    paths,
     reader::{Found, Reader},
 };
-use kaji_meta::object::{self, arr_at, str_at};
+use kaji_meta::object::{self, arr_at, bool_at, str_at};
 use serde_json::Value;
 use std::sync::Arc;
 
@@ -69,21 +70,25 @@ impl<'a> Case<'a> {
         object::name(self.object)
     }
 
-    /// An object of the same namespace, by a path such as `api/v1` and its resource.
+    /// An object of the same namespace.
     pub async fn beside(&self, group_version: &str, plural: &str, name: &str) -> Found {
-        self.reader.get(&format!("/{group_version}/namespaces/{}/{plural}/{name}", self.namespace())).await
+        self.reader.get(&paths::path(group_version, self.namespace(), plural, name)).await
     }
 
     /// The objects of a resource in the same namespace; `None` when they cannot be read.
     pub async fn all_beside(&self, group_version: &str, plural: &str) -> Option<Arc<Vec<Value>>> {
-        self.reader.list(&format!("/{group_version}/namespaces/{}/{plural}", self.namespace())).await
+        self.reader.list(&paths::path(group_version, self.namespace(), plural, "")).await
+    }
+
+    /// The slices of a service's endpoints; `None` when they cannot be read.
+    pub async fn endpoint_slices(&self, namespace: &str, service: &str) -> Option<Arc<Vec<Value>>> {
+        self.reader.list(&paths::endpoint_slices(namespace, service)).await
     }
 
     /// The object's events, the latest first.
     pub async fn events(&self) -> Vec<Value> {
         let namespace = if self.namespace().is_empty() { "default" } else { self.namespace() };
-        let selector = format!("involvedObject.uid%3D{}", object::uid(self.object));
-        let path = format!("/api/v1/namespaces/{namespace}/events?fieldSelector={selector}");
+        let path = paths::events(namespace, object::uid(self.object));
         let Some(events) = self.reader.list(&path).await else { return vec![] };
         let mut events: Vec<Value> = events.iter().cloned().collect();
         events.sort_by(|a, b| time_of(b).cmp(time_of(a)));
@@ -110,6 +115,23 @@ pub fn title(object: &Value) -> String {
         "" => format!("{} {}", object::kind(object), object::name(object)),
         namespace => format!("{} {namespace}/{}", object::kind(object), object::name(object)),
     }
+}
+
+/// Whether one of a service's endpoints is ready.
+pub fn has_ready_endpoint(slices: &[Value]) -> bool {
+    let mut endpoints = slices.iter().flat_map(|slice| arr_at(slice, &["endpoints"]));
+    endpoints.any(|endpoint| bool_at(endpoint, &["conditions", "ready"]) != Some(false))
+}
+
+/// Whether a pod has ended for good.
+pub fn is_finished(pod: &Value) -> bool {
+    matches!(str_at(pod, &["status", "phase"]), "Succeeded" | "Failed")
+}
+
+/// Whether a pod mounts a claim.
+pub fn uses_claim(pod: &Value, claim: &str) -> bool {
+    let mut volumes = arr_at(pod, &["spec", "volumes"]).iter();
+    volumes.any(|volume| str_at(volume, &["persistentVolumeClaim", "claimName"]) == claim)
 }
 
 /// A condition of `status.conditions`.

@@ -3,7 +3,7 @@
 //! Source: kubectl's resource arguments; aggregated discovery (apidiscovery.k8s.io/v2).
 //! Invariant: of several resources with a name the one wins that the server names first, in its preferred version.
 
-use crate::{Api, ExplainError, Refusal, names::nearest};
+use crate::{Api, ExplainError, Refusal, names::nearest, paths};
 use kaji_meta::object::{arr_at, name, str_at, strs_at};
 
 /// `KIND/NAME`
@@ -62,18 +62,14 @@ pub struct Resource {
 impl Resource {
     /// The path of an object; of the collection for an empty name; over all namespaces for an empty namespace.
     pub fn path(&self, namespace: &str, name: &str) -> String {
-        let mut path = match self.group.as_str() {
-            "" => format!("/api/{}", self.version),
-            group => format!("/apis/{group}/{}", self.version),
-        };
-        if !namespace.is_empty() {
-            path += &format!("/namespaces/{namespace}");
+        paths::path(&self.group_version(), namespace, &self.plural, name)
+    }
+
+    fn group_version(&self) -> String {
+        match self.group.as_str() {
+            "" => self.version.clone(),
+            group => format!("{group}/{}", self.version),
         }
-        path += &format!("/{}", self.plural);
-        if !name.is_empty() {
-            path += &format!("/{name}");
-        }
-        path
     }
 
     /// `deployments.apps`, as kubectl takes it.
@@ -163,10 +159,20 @@ impl Discovery {
         Err(ExplainError::Subject(format!("the server doesn't have a resource type \"{word}\"{hint}")))
     }
 
+    /// Whether a group has a resource.
+    pub fn has(&self, group: &str, plural: &str) -> bool {
+        self.resources.iter().any(|r| r.group == group && r.plural == plural)
+    }
+
     /// The resource of objects of a kind.
     pub fn of_kind(&self, api_version: &str, kind: &str) -> Option<&Resource> {
         let group = api_version.split_once('/').map_or("", |(group, _)| group);
         self.resources.iter().find(|r| r.group == group && r.kind == kind)
+    }
+
+    /// All resources of objects that are stored.
+    pub fn stored(&self) -> impl Iterator<Item = &Resource> {
+        self.resources.iter().filter(|resource| resource.stored)
     }
 
     /// All resources of objects that are in namespaces and stored.

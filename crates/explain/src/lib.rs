@@ -1,11 +1,13 @@
-//! Why an object is not as it was asked to be: the answers of `kaji why`.
+//! Why an object is not as it was asked to be, how it came to be as it is, and what hangs on it: the answers of `kaji why`, of
+//! `kaji history` and what goes with it, and of `kaji tree`.
 //!
 //! - `api`: the requests that an explanation makes; `reader` makes each once and keeps what was refused.
 //! - `discovery`: which resource a name of the command line means.
 //! - `report`: chains of statements with their certainty, as text and as JSON, and the exit code.
 //! - `questions`: one file a question, one line each in the table of `questions.rs`.
 //! - `rights`: why a request is forbidden, from the text of the refusal or from its attributes.
-//! - `names`: names that are nearly the same.
+//! - `history`: revisions of an object; `tree`: its owners, dependents and references.
+//! - `names`: names that are nearly the same; `paths`: paths of objects, with names escaped.
 //!
 //! Invariants:
 //! - Nothing is read but by requests with the caller's credentials, and nothing is written: an explanation contains nothing that
@@ -15,7 +17,9 @@
 mod api;
 mod case;
 mod discovery;
+pub mod history;
 mod names;
+mod paths;
 mod questions;
 mod reader;
 mod report;
@@ -24,11 +28,13 @@ mod rights;
 mod testing;
 #[cfg(test)]
 mod tests;
+mod tree;
 
 pub use api::{Api, Refusal};
 pub use discovery::Subject;
 pub use report::{Cause, Certainty, Report, Sort, Statement};
 pub use rights::Request;
+pub use tree::tree;
 
 use case::Case;
 use discovery::Discovery;

@@ -9,6 +9,7 @@ mod certificate;
 mod claim;
 mod containers;
 mod deletion;
+mod gang;
 mod node;
 mod pod_volumes;
 mod quota;
@@ -57,6 +58,7 @@ macro_rules! kind {
 questions! {
     any => deletion,
     any => refusals,
+    kind!("Pod" | "PodGroup") => gang,
     kind!("Pod") => scheduling,
     kind!("Pod") => pod_volumes,
     kind!("Pod") => containers,

@@ -4,6 +4,7 @@
 
 use crate::{Api, Refusal};
 use kaji_meta::object;
+use kaji_runtime::client::escape;
 use serde_json::Value;
 use std::{
     collections::{BTreeSet, HashMap},
@@ -126,7 +127,7 @@ impl<'a> Reader<'a> {
                     }
                     match object::str_at(&list, &["metadata", "continue"]) {
                         "" => return Some(Arc::new(objects)),
-                        token => next = format!("&continue={token}"),
+                        token => next = format!("&continue={}", escape(token)),
                     }
                 }
                 Err(Refusal::NotFound(_)) => return Some(Arc::new(objects)),

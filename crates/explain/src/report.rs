@@ -108,6 +108,12 @@ impl Cause {
         self
     }
 
+    /// And what is nearly right, if anything is.
+    pub fn nearest_if(mut self, text: Option<String>) -> Self {
+        self.nearest = text.or(self.nearest);
+        self
+    }
+
     /// And what is safe to do.
     pub fn fix(mut self, text: impl Into<String>) -> Self {
         self.fixes.push(text.into());

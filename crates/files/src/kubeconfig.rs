@@ -1,7 +1,7 @@
 //! Kubeconfig files: the administrator's context is merged into the user's file or written to a separate one, and the
 //! kubeconfig of the public `cluster-info` ConfigMap is written and read.
 //!
-//! Invariants: nothing in a user's file but the entries named `kaji` and `current-context` changes; a file that cannot be
+//! Invariants: nothing in a user's file but the entries of the cluster's name and `current-context` changes; a file that cannot be
 //! parsed is left unchanged; the result is readable by its owner, and by its group if the group could read it before, and is
 //! replaced atomically. Symbolic links stay links.
 
@@ -12,7 +12,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-/// The name of cluster, user and context.
+/// The name of cluster, user and context, of a cluster that has no other.
 pub const NAME: &str = "kaji";
 
 /// A client certificate and its private key, PEM.
@@ -63,6 +63,7 @@ pub fn default_path(kubeconfig: Option<&str>, home: Option<&str>) -> PathBuf {
 
 /// A kubeconfig's three entries for a server.
 pub fn entries<'a>(
+    name: &str,
     server: &str,
     ca: &str,
     user: impl Into<ClientCertificate<'a>>,
@@ -79,7 +80,7 @@ pub fn entries<'a>(
                 "client-key-data": encoded(user.key),
             }),
         ),
-        ("contexts", "context", json!({"cluster": NAME, "user": NAME})),
+        ("contexts", "context", json!({"cluster": name, "user": name})),
     ]
 }
 
@@ -123,9 +124,13 @@ fn yaml(config: &Value) -> Result<String, String> {
     serde_saphyr::to_string_with_options(config, options).map_err(|e| e.to_string())
 }
 
-/// Puts the entries into a kubeconfig value.
+/// Puts the entries of a cluster into a kubeconfig value.
+///
+/// # Errors
+/// When a list in it is none.
 pub fn merge(
     config: &mut Map<String, Value>,
+    name: &str,
     entries: [(&'static str, &'static str, Value); 3],
 ) -> Result<(), String> {
     config.entry("apiVersion").or_insert_with(|| "v1".into());
@@ -136,23 +141,24 @@ pub fn merge(
             *slot = json!([]);
         }
         let items = slot.as_array_mut().ok_or_else(|| format!("{list} is not a list"))?;
-        items.retain(|item| item["name"] != NAME);
-        items.push(json!({"name": NAME, field: value}));
+        items.retain(|item| item["name"] != name);
+        items.push(json!({"name": name, field: value}));
     }
     Ok(())
 }
 
-/// Merges into a file, which need not exist, and makes the context the current one.
+/// Merges into a file, which need not exist, and makes the context the current one. `name` is that of cluster, user and context.
 ///
 /// # Errors
 /// When the file cannot be read, parsed or written.
 pub fn write<'a>(
     path: &Path,
+    name: &str,
     server: &str,
     ca: &str,
     user: impl Into<ClientCertificate<'a>>,
 ) -> Result<(), KubeconfigError> {
-    merge_file(path, entries(server, ca, user), true)
+    merge_file(path, name, entries(name, server, ca, user), true)
 }
 
 /// Merges into a file after the user's certificate was renewed: whichever context is current stays so.
@@ -161,17 +167,54 @@ pub fn write<'a>(
 /// When the file cannot be read, parsed or written.
 pub fn renew<'a>(
     path: &Path,
+    name: &str,
     server: &str,
     ca: &str,
     user: impl Into<ClientCertificate<'a>>,
 ) -> Result<(), KubeconfigError> {
-    merge_file(path, entries(server, ca, user), false)
+    merge_file(path, name, entries(name, server, ca, user), false)
 }
 
 fn merge_file(
     path: &Path,
+    name: &str,
     entries: [(&'static str, &'static str, Value); 3],
     current: bool,
+) -> Result<(), KubeconfigError> {
+    change(path, |config| {
+        merge(config, name, entries)?;
+        if current {
+            config.insert("current-context".into(), name.into());
+        }
+        Ok(true)
+    })
+}
+
+/// Removes the entries of a cluster from a file. If its context is the current one, none is any more. A file that is not there, or has
+/// nothing of the cluster, is left as it is.
+///
+/// # Errors
+/// When the file cannot be read, parsed or written.
+pub fn remove(path: &Path, name: &str) -> Result<(), KubeconfigError> {
+    change(path, |config| {
+        let mut is_changed = false;
+        for list in ["clusters", "users", "contexts"] {
+            let Some(items) = config.get_mut(list).and_then(Value::as_array_mut) else { continue };
+            let before = items.len();
+            items.retain(|item| item["name"] != name);
+            is_changed |= items.len() != before;
+        }
+        if is_changed && config.get("current-context").is_some_and(|current| current == name) {
+            config.insert("current-context".into(), "".into());
+        }
+        Ok(is_changed)
+    })
+}
+
+/// Changes a file, which need not exist, unless `edit` says that nothing has changed.
+fn change(
+    path: &Path,
+    edit: impl FnOnce(&mut Map<String, Value>) -> Result<bool, String>,
 ) -> Result<(), KubeconfigError> {
     let malformed = |reason: String| KubeconfigError::Malformed { path: path.into(), reason };
     let mut config = match read(path) {
@@ -186,9 +229,8 @@ fn merge_file(
         Err(e) if e.kind() == io::ErrorKind::NotFound => Map::new(),
         Err(source) => return Err(KubeconfigError::Read { path: path.into(), source }),
     };
-    merge(&mut config, entries).map_err(malformed)?;
-    if current {
-        config.insert("current-context".into(), NAME.into());
+    if !edit(&mut config).map_err(malformed)? {
+        return Ok(());
     }
     let text = yaml(&Value::Object(config)).map_err(malformed)?;
     crate::replace_linked(path, text.as_bytes())
@@ -224,7 +266,7 @@ mod tests {
         let user = ClientCertificate { certificate: &certificate, key: &key };
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("config");
-        write(&path, "https://127.0.0.1:6443", &"a".repeat(2000), user).unwrap();
+        write(&path, NAME, "https://127.0.0.1:6443", &"a".repeat(2000), user).unwrap();
         let text = std::fs::read_to_string(&path).unwrap();
         for (key, letter) in
             [("certificate-authority-data", "a"), ("client-certificate-data", "c"), ("client-key-data", "k")]
@@ -238,14 +280,14 @@ mod tests {
     fn keeps_entries_of_other_names() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("sub/config");
-        write(&path, "https://127.0.0.1:1", "CA", USER).unwrap();
+        write(&path, NAME, "https://127.0.0.1:1", "CA", USER).unwrap();
         let text = std::fs::read_to_string(&path).unwrap();
         let other = text
             .replace("kaji", "work")
             .replace("current-context: work", "current-context: work\npreferences: {a: 1}");
         std::fs::write(&path, other).unwrap();
-        write(&path, "https://127.0.0.1:2", "CA", USER).unwrap();
-        write(&path, "https://127.0.0.1:3", "CA", USER).unwrap();
+        write(&path, NAME, "https://127.0.0.1:2", "CA", USER).unwrap();
+        write(&path, NAME, "https://127.0.0.1:3", "CA", USER).unwrap();
         let merged: Value = serde_saphyr::from_str(&std::fs::read_to_string(&path).unwrap()).unwrap();
         let mode = std::os::unix::fs::PermissionsExt::mode(&std::fs::metadata(&path).unwrap().permissions());
         assert_eq!(mode & 0o777, 0o600);
@@ -261,10 +303,32 @@ mod tests {
         let text = std::fs::read_to_string(&path).unwrap();
         std::fs::write(&path, text.replace("current-context: kaji", "current-context: work")).unwrap();
         let renewed = ClientCertificate { certificate: "D", ..USER };
-        renew(&path, "https://127.0.0.1:3", "CA", renewed).unwrap();
+        renew(&path, NAME, "https://127.0.0.1:3", "CA", renewed).unwrap();
         let merged: Value = serde_saphyr::from_str(&std::fs::read_to_string(&path).unwrap()).unwrap();
         assert_eq!(merged["current-context"], "work");
         assert_eq!(merged["users"][1]["user"]["client-certificate-data"], BASE64.encode("D"));
+    }
+
+    #[test]
+    fn removes_the_entries_of_one_cluster() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("config");
+        remove(&path, "a").unwrap();
+        assert!(!path.exists());
+        for name in ["a", "b"] {
+            write(&path, name, "https://127.0.0.1:1", "CA", USER).unwrap();
+        }
+        let read = || -> Value { serde_saphyr::from_str(&std::fs::read_to_string(&path).unwrap()).unwrap() };
+        remove(&path, "a").unwrap();
+        assert_eq!(read()["current-context"], "b");
+        assert_eq!(read()["contexts"], json!([{"name": "b", "context": {"cluster": "b", "user": "b"}}]));
+        remove(&path, "b").unwrap();
+        let empty = json!({"apiVersion": "v1", "kind": "Config", "clusters": [], "users": [], "contexts": [], "current-context": ""});
+        assert_eq!(read(), empty);
+        let text = std::fs::read_to_string(&path).unwrap();
+        std::fs::write(&path, format!("# kept\n{text}")).unwrap();
+        remove(&path, "b").unwrap();
+        assert!(std::fs::read_to_string(&path).unwrap().starts_with("# kept"));
     }
 
     #[test]
@@ -273,7 +337,7 @@ mod tests {
         let (link, target) = (dir.path().join("config"), dir.path().join("dotfiles"));
         std::fs::write(&target, "preferences: {a: 1}\n").unwrap();
         std::os::unix::fs::symlink("dotfiles", &link).unwrap();
-        write(&link, "https://127.0.0.1:1", "CA", USER).unwrap();
+        write(&link, NAME, "https://127.0.0.1:1", "CA", USER).unwrap();
         assert_eq!(std::fs::read_link(&link).unwrap(), Path::new("dotfiles"));
         let merged: Value = serde_saphyr::from_str(&std::fs::read_to_string(&target).unwrap()).unwrap();
         assert_eq!((&merged["current-context"], &merged["preferences"]["a"]), (&json!("kaji"), &json!(1)));
@@ -285,7 +349,10 @@ mod tests {
         let path = dir.path().join("config");
         for text in ["- a\n", "clusters: 7\n", "a: [\n"] {
             std::fs::write(&path, text).unwrap();
-            assert!(matches!(write(&path, "s", "c", USER), Err(KubeconfigError::Malformed { .. })), "{text}");
+            assert!(
+                matches!(write(&path, NAME, "s", "c", USER), Err(KubeconfigError::Malformed { .. })),
+                "{text}"
+            );
             assert_eq!(std::fs::read_to_string(&path).unwrap(), text);
         }
     }

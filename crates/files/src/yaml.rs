@@ -40,6 +40,16 @@ pub fn decode_with<T: DeserializeOwned>(
     Ok(serde_json::from_value(document)?)
 }
 
+/// The documents of a text, such as a file of manifests, without empty ones.
+///
+/// # Errors
+/// When it is no YAML, or has keys twice.
+pub fn documents(text: &str) -> Result<Vec<Value>, YamlError> {
+    let documents: Vec<Value> =
+        serde_saphyr::from_multiple(text).map_err(|error| YamlError::Syntax(error.to_string()))?;
+    Ok(documents.into_iter().filter(|document| !document.is_null()).collect())
+}
+
 fn drop_null_fields(value: &mut Value) {
     match value {
         Value::Object(fields) => {
@@ -62,6 +72,14 @@ mod tests {
         name: String,
         #[serde(default)]
         most: Option<u32>,
+    }
+
+    #[test]
+    fn splits_a_text_into_documents() {
+        let text = "---\na: 1\n---\n# nothing\n---\n{\"b\": null}\n";
+        assert_eq!(documents(text).unwrap(), [json!({"a": 1}), json!({"b": null})]);
+        assert_eq!(documents("").unwrap(), [json!(null); 0]);
+        assert!(documents("a: 1\n---\na: [").is_err());
     }
 
     #[test]

@@ -3,7 +3,7 @@
 //! Invariants: messages are of bounded size in both directions; a connection is closed when its peer does not answer pings any
 //! more, and its calls end; the windows of streams that are not read leave room for the others.
 
-use crate::{CallError, MESSAGE_LIMIT, Messages, client};
+use crate::{CallError, MESSAGE_LIMIT, Messages, client, coalesced::Coalesced};
 use client::{Connection, Sender};
 use futures_util::Stream;
 use http::Uri;
@@ -70,7 +70,7 @@ impl Channel {
             .initial_connection_window_size(options.connection_window)
             .keep_alive_interval(options.ping_interval)
             .keep_alive_timeout(options.ping_timeout)
-            .handshake(TokioIo::new(stream));
+            .handshake(TokioIo::new(Coalesced::new(stream)));
         let (sender, connection) = handshake.await.map_err(io::Error::other)?;
         // Ends when the peer hangs up, or when no sender is left.
         tokio::spawn(connection);
@@ -97,11 +97,7 @@ impl Channel {
         M: Message + Send + Sync + 'static,
         R: Message + Default + Send + Sync + 'static,
     {
-        let call = async {
-            let mut grpc = self.grpc().await?;
-            let (request, path, codec) = client::parts(method, message, Some(timeout));
-            grpc.unary(request, path, codec).await.map(|answer| answer.into_inner()).map_err(client::failed)
-        };
+        let call = async { client::unary(&mut self.grpc().await?, method, message, timeout).await };
         tokio::time::timeout(timeout, call).await.unwrap_or_else(|_| Err(client::late()))
     }
 
@@ -136,10 +132,6 @@ impl Channel {
     }
 
     async fn grpc(&self) -> Result<Grpc<Connection>, CallError> {
-        let mut grpc = Grpc::with_origin(Connection(self.sender.clone()), self.origin.clone())
-            .max_decoding_message_size(self.limit)
-            .max_encoding_message_size(self.limit);
-        grpc.ready().await?;
-        Ok(grpc)
+        client::ready(self.sender.clone(), self.origin.clone(), self.limit).await
     }
 }

@@ -1,6 +1,6 @@
 //! Calls: one connection to a unix socket, shared by all calls.
 
-use crate::{CallError, MESSAGE_LIMIT};
+use crate::{CallError, MESSAGE_LIMIT, error::lost};
 use futures_util::{FutureExt, future::BoxFuture};
 use http::Uri;
 use http::uri::PathAndQuery;
@@ -33,10 +33,6 @@ impl tower_service::Service<http::Request<Body>> for Connection {
     fn call(&mut self, request: http::Request<Body>) -> Self::Future {
         self.0.send_request(request).map(|r| r.map_err(|e| lost(&e))).boxed()
     }
-}
-
-fn lost(error: &hyper::Error) -> Status {
-    Status::unavailable(format!("error reading from server: {error}"))
 }
 
 /// Between attempts to reach a peer that is not there, within one call that waits for it.
@@ -114,11 +110,7 @@ impl Client {
         M: Message + Send + Sync + 'static,
         R: Message + Default + Send + Sync + 'static,
     {
-        let call = async {
-            let mut grpc = self.grpc().await?;
-            let (request, path, codec) = parts(method, message, Some(timeout));
-            Ok(grpc.unary(request, path, codec).await?.into_inner())
-        };
+        let call = async { unary(&mut self.grpc().await?, method, message, timeout).await };
         self.settle(tokio::time::timeout(timeout, call).await)
     }
 
@@ -180,13 +172,7 @@ impl Client {
     }
 
     async fn grpc(&self) -> Result<Grpc<Connection>, CallError> {
-        let origin = Uri::from_static("http://localhost");
-        let sender = self.connected().await?;
-        let mut grpc = Grpc::with_origin(Connection(sender), origin)
-            .max_decoding_message_size(self.limit)
-            .max_encoding_message_size(self.limit);
-        grpc.ready().await?;
-        Ok(grpc)
+        ready(self.connected().await?, Uri::from_static("http://localhost"), self.limit).await
     }
 
     async fn connected(&self) -> Result<Sender, CallError> {
@@ -243,17 +229,39 @@ impl<R> Messages<R> {
 
 /// What a reset or closed connection is to tonic, is `Unavailable` here.
 pub(crate) fn failed(status: Status) -> CallError {
-    match status.code() {
-        Code::Unknown | Code::Internal if std::error::Error::source(&status).is_some() => {
-            CallError::new(Code::Unavailable, status.message())
-        }
-        _ => CallError::from(status),
-    }
+    let broken = matches!(status.code(), Code::Unknown | Code::Internal)
+        && std::error::Error::source(&status).is_some();
+    let error = CallError::from(status);
+    if broken { CallError { code: Code::Unavailable, ..error } } else { error }
 }
 
 /// The error of a call after its deadline.
 pub(crate) fn late() -> CallError {
     CallError::new(Code::DeadlineExceeded, "context deadline exceeded")
+}
+
+/// What makes calls over a connection, when it can take one. `limit` is that of a message, in bytes.
+pub(crate) async fn ready(sender: Sender, origin: Uri, limit: usize) -> Result<Grpc<Connection>, CallError> {
+    let mut grpc = Grpc::with_origin(Connection(sender), origin)
+        .max_decoding_message_size(limit)
+        .max_encoding_message_size(limit);
+    grpc.ready().await?;
+    Ok(grpc)
+}
+
+/// Sends one message and receives one. The timeout goes with the request.
+pub(crate) async fn unary<M, R>(
+    grpc: &mut Grpc<Connection>,
+    method: &'static str,
+    message: M,
+    timeout: Duration,
+) -> Result<R, CallError>
+where
+    M: Message + Send + Sync + 'static,
+    R: Message + Default + Send + Sync + 'static,
+{
+    let (request, path, codec) = parts(method, message, Some(timeout));
+    grpc.unary(request, path, codec).await.map(tonic::Response::into_inner).map_err(failed)
 }
 
 /// A request for a method, with what encodes its messages.

@@ -9,6 +9,7 @@
 
 mod channel;
 mod client;
+mod coalesced;
 mod error;
 mod server;
 

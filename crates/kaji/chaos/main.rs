@@ -117,7 +117,7 @@ impl Faults {
             let fault: Arc<dyn kaji_store::disk::Fault> = self.disk.clone();
             let disk =
                 DiskOptions { clock: self.clock.clone(), fault: Some(fault), ..DiskOptions::default() };
-            let (dir, path) = (options.data_dir.clone(), options.data_dir.join(kaji::cluster::STORE));
+            let (dir, path) = (options.data_dir.clone(), options.data_dir.join(kaji_storage::STORE));
             let opened = tokio::task::spawn_blocking(move || {
                 kaji_files::parent_of_private(&dir)?;
                 Ok::<_, std::io::Error>(DiskStore::open(path, disk))
@@ -134,7 +134,13 @@ async fn serve(flags: ServerFlags, faults: Faults) -> Result<(), Box<dyn std::er
     let options = flags.into_options(&data_dir, false)?;
     let environment = faults.environment(&options).await?;
     let cluster = Cluster::start_in(options, environment).await?;
-    kubeconfig::write(&path, &cluster.url(), &cluster.certificates.trust(), &cluster.pki.admin)?;
+    kubeconfig::write(
+        &path,
+        kubeconfig::NAME,
+        &cluster.url(),
+        &cluster.certificates.trust(),
+        &cluster.pki.admin,
+    )?;
     let (mut interrupt, mut terminate) = (signal(SignalKind::interrupt())?, signal(SignalKind::terminate())?);
     tokio::select! { _ = interrupt.recv() => {}, _ = terminate.recv() => {} }
     cluster.stop().await;

@@ -5,13 +5,16 @@
 
 use crate::{
     environment::Environment,
-    start::{Configured, ControlLoopConfig, ControlLoops, StoreOpened, client_address},
+    start::{Configured, ControlLoopConfig, ControlLoops, StoreOpened},
 };
 use kaji_audit::AuditError;
 use kaji_encryption::ConfigError;
 use kaji_engine::EngineError;
 use kaji_meta::Status;
-use kaji_options::{AuthnError, AuthzError, Options};
+use kaji_options::{
+    AuthnError, AuthzError, Options,
+    addresses::{InvalidServiceRange, client_address},
+};
 use kaji_resource::UserInfo;
 use kaji_runtime::Client;
 use kaji_server::{
@@ -22,18 +25,15 @@ use kaji_store::{Store, StoreError};
 use std::{net::SocketAddr, sync::Arc};
 use tokio::{sync::watch, task::JoinSet};
 
-/// The store's directory in the data directory.
-pub const STORE: &str = "store";
-
 /// Why a cluster did not start.
 #[derive(Debug, thiserror::Error)]
 pub enum StartError {
     /// The store.
     #[error("cannot open the store: {0}")]
     Store(#[from] StoreError),
-    /// The layout of keys in etcd.
-    #[error("cannot map keys to etcd's: {0}")]
-    Keys(#[from] kaji_etcd::KeyMapError),
+    /// Opening it.
+    #[error(transparent)]
+    Open(#[from] kaji_storage::OpenError),
     /// The encryption configuration.
     #[error("error while parsing file: {0}")]
     Encryption(#[from] ConfigError),
@@ -68,13 +68,13 @@ pub enum StartError {
     Bootstrap(Status),
     /// The endpoints of this server among others.
     #[error("cannot join the servers of this etcd: {0}")]
-    Endpoints(#[source] crate::service_endpoints::EndpointsError),
+    Endpoints(#[source] kaji_controlplane::service_endpoints::EndpointsError),
     /// Admission plugins and their configuration.
     #[error(transparent)]
     Admission(#[from] kaji_admission::ConfigError),
     /// An invalid service range.
-    #[error("{0:?} is no service range")]
-    ServiceRange(String),
+    #[error(transparent)]
+    ServiceRange(#[from] InvalidServiceRange),
     /// Invalid ranges of pod addresses.
     #[error("node ranges: {0}")]
     NodeRanges(String),
@@ -165,8 +165,8 @@ impl Cluster {
     }
 
     /// Ends it in upstream's order. The server stops being ready and its loops end, so that others take over, while it serves
-    /// on for the delay that the options say. Then it takes no new requests, those in flight end, watches end, and
-    /// the store is closed.
+    /// on for the delay that the options say. Then it takes no new requests, those in flight end, watches end (one after another
+    /// meanwhile, if the options give them time), and the store is closed.
     pub async fn stop(self) {
         self.stack.health.stop();
         self.leave.send_replace(true);
@@ -179,8 +179,16 @@ impl Cluster {
         tokio::join!(left, delay);
         self.stop.send_replace(true);
         let mut drained = self.drained;
+        let watches = async {
+            let grace = self.loop_config.options.shutdown.watch_termination;
+            if !grace.is_zero() {
+                let (before, after) = self.stack.engine.drain_watches(grace).await;
+                tracing::info!(before, after, "watches have been drained");
+            }
+        };
         // A listener that is not there has no requests.
-        let _has_listened = drained.wait_for(|drained| *drained).await.is_ok();
+        let requests = async { drained.wait_for(|drained| *drained).await.is_ok() };
+        let (_has_listened, ()) = tokio::join!(requests, watches);
         self.stack.engine.shutdown().await;
         let mut tasks = self.tasks;
         while tasks.join_next().await.is_some() {}

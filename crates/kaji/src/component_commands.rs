@@ -1,7 +1,7 @@
 //! The commands of components that run alone: `kaji controller-manager` and `kaji scheduler`.
 
 use crate::stop_signal;
-use kaji::component::{ComponentError, controller_manager, scheduler};
+use kaji_components::{ComponentError, controller_manager, scheduler};
 use kaji_options::{ControllerManagerFlags, SchedulerFlags};
 use tokio::sync::watch;
 

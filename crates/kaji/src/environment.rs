@@ -3,11 +3,12 @@
 //!
 //! Invariant: nothing that decides the order or the content of writes reads a clock or randomness but from here.
 
-use crate::node_network::NodeNetwork;
+use kaji_controllers::cloud_provider::CloudProvider;
 use kaji_meta::{
     random::{Random, SystemRandom},
     time::{Clock, SystemClock},
 };
+use kaji_node::network::NodeNetwork;
 use kaji_options::Options;
 use kaji_runtime::Interception;
 use kaji_store::Store;
@@ -28,6 +29,8 @@ pub struct Environment {
     pub interception: Option<Arc<dyn Interception>>,
     /// The network of a real node that is not that of this process.
     pub node_network: Option<NodeNetwork>,
+    /// The cloud that the machines are of, if it is one; the control loops ask it.
+    pub cloud: Option<Arc<dyn CloudProvider>>,
 }
 
 impl Environment {
@@ -41,6 +44,7 @@ impl Environment {
             store: None,
             interception: None,
             node_network: None,
+            cloud: None,
         }
     }
 }

@@ -1,12 +1,14 @@
 //! `kaji fork`: a second cluster that begins as another one is, for tests and experiments.
 
-use crate::{default_data_dir, serve};
-use clap::{Args, Command};
-use kaji::{
-    Nodes,
-    forks::{self, Forked},
+use crate::{
+    default_data_dir,
+    up_command::{self, Registration, Server},
 };
+use clap::{Args, Command};
+use kaji::Nodes;
+use kaji_clusters::{ClusterDirectories, ClusterName, ClusterRecord};
 use kaji_options::ServerFlags;
+use kaji_storage::forks::{self, Forked};
 use std::{
     error::Error,
     fs::DirBuilder,
@@ -19,8 +21,8 @@ use std::{
 /// Flags of `kaji fork`.
 #[derive(Args)]
 pub struct Fork {
-    /// The data directory of the cluster to fork, while its server runs or not, or the file of a snapshot. Default: the usual data
-    /// directory.
+    /// The cluster to fork, while its server runs or not: its name, its data directory, or the file of a snapshot. Default: the one
+    /// without a name.
     source: Option<PathBuf>,
     /// Makes the new data directory, and starts nothing.
     #[arg(long, requires = "data_dir")]
@@ -56,7 +58,7 @@ pub async fn fork(args: Fork, started: Instant) -> Result<(), Box<dyn Error>> {
     if !flags.is_embedded() {
         return Err("a fork has an embedded store: leave out --store and --etcd-servers".into());
     }
-    let source = source.unwrap_or_else(|| default_data_dir(std::env::var("HOME").ok().as_deref()));
+    let source = source_directory(source)?;
     let (data_dir, temporary) = match &flags.data_dir {
         Some(dir) => (dir.clone(), None),
         None => {
@@ -76,13 +78,29 @@ pub async fn fork(args: Fork, started: Instant) -> Result<(), Box<dyn Error>> {
     if flags.kubeconfig.is_none() {
         flags.kubeconfig = Some(data_dir.join("kubeconfig"));
     }
-    flags.data_dir = Some(data_dir);
+    flags.data_dir = Some(data_dir.clone());
     flags.is_temporary = temporary.is_some();
     if flags.nodes.is_none() {
         flags.nodes = Some(Nodes::None);
         flags.simulates_found_nodes = true;
     }
-    serve(flags, true, started, None).await
+    let registration = Registration::none(data_dir);
+    up_command::serve(Server { flags, controllers: true, started, refusal: None, registration }).await
+}
+
+/// A path, or the name of a cluster.
+fn source_directory(source: Option<PathBuf>) -> std::io::Result<PathBuf> {
+    let base = default_data_dir(std::env::var("HOME").ok().as_deref());
+    let Some(source) = source else { return Ok(base) };
+    let base = std::env::var_os("KAJI_DATA_DIR").map_or(base, PathBuf::from);
+    let directories = ClusterDirectories::new(std::path::absolute(base)?);
+    let name = source.to_str().and_then(|text| text.parse::<ClusterName>().ok());
+    let directory =
+        name.map(|name| directories.of(&name)).filter(|directory| ClusterRecord::exists(directory));
+    Ok(match directory {
+        Some(directory) if !source.exists() => directory,
+        _ => source,
+    })
 }
 
 fn describe(forked: &Forked, (source, to): (&Path, &Path), begun: Instant) -> std::io::Result<()> {

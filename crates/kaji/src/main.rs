@@ -1,19 +1,23 @@
 //! The command line.
 
+mod cluster_commands;
 mod component_commands;
+mod doctor_command;
 mod fork_command;
 mod node_commands;
 mod repair_commands;
+mod shell_commands;
 mod sim_command;
 mod store_commands;
+mod up_command;
 mod why_command;
 
 use clap::{Args, CommandFactory, FromArgMatches, Parser, Subcommand};
 use kaji::{
-    Cluster, kubeconfig,
+    kubeconfig, kubeconfig_file,
     token::{self, TokenCommand},
-    webhook_config,
 };
+use kaji_clusters::{ClusterDirectories, ClusterName};
 use kaji_cri::cni::plugin;
 use kaji_envtest as envtest;
 use kaji_images::cli::ImageCommand;
@@ -35,10 +39,24 @@ struct Cli {
 
 #[derive(Subcommand)]
 enum Command {
-    /// Starts a whole cluster in the foreground and writes a kubeconfig context for it.
-    Up(ServerFlags),
+    /// Starts a whole cluster and writes a kubeconfig context for it.
+    Up(Box<up_command::Up>),
+    /// Shows the clusters of this machine.
+    List(cluster_commands::List),
+    /// Shows one cluster: whether it runs and is ready, and where its things are.
+    Status(cluster_commands::One),
+    /// Starts a cluster in the background as it was started before.
+    Start(cluster_commands::One),
+    /// Stops clusters; their data stays.
+    Stop(cluster_commands::Several),
+    /// Stops clusters and removes their data, containers and kubeconfig contexts.
+    Delete(cluster_commands::Several),
+    /// Shows the log of a cluster that runs in the background.
+    Logs(cluster_commands::Logs),
+    /// Shows what this machine has and lacks for clusters, and what to do about it.
+    Doctor(doctor_command::Doctor),
     /// Starts an API server alone: no controllers, no scheduler, no nodes.
-    Apiserver(ServerFlags),
+    Apiserver(Box<ServerFlags>),
     /// Runs the controllers alone, against the API server of a kubeconfig.
     ControllerManager(Box<ControllerManagerFlags>),
     /// Runs the scheduler alone, against the API server of a kubeconfig.
@@ -66,6 +84,12 @@ enum Command {
     Why(why_command::Why),
     /// Runs whole clusters in a simulation, with faults drawn from a seed, and checks what must hold of them.
     Sim(sim_command::Sim),
+    /// Writes completions for a shell: bash, zsh, fish, powershell or elvish.
+    Completion(shell_commands::Completion),
+    /// Writes manual pages.
+    Man(shell_commands::Man),
+    /// Shows the versions of this program and of the Kubernetes that it serves.
+    Version(shell_commands::Version),
 }
 
 #[derive(Args)]
@@ -80,6 +104,9 @@ struct Image {
     /// The directory of the cluster's objects and the node's images.
     #[arg(long, env = "KAJI_DATA_DIR", global = true)]
     data_dir: Option<PathBuf>,
+    /// The cluster, if it has a name.
+    #[arg(long, global = true, value_name = "NAME")]
+    cluster: Option<ClusterName>,
     #[command(subcommand)]
     command: ImageCommand,
 }
@@ -154,8 +181,21 @@ fn main() -> ExitCode {
         Err(error) => return fail(&error),
     };
     let outcome = match cli.command {
-        Command::Up(up) => runtime.block_on(serve(up, true, started, refusal)),
-        Command::Apiserver(up) => runtime.block_on(serve(up, false, started, None)),
+        Command::Up(args) => runtime.block_on(up_command::up(*args, started, refusal)),
+        Command::Apiserver(flags) => runtime.block_on(up_command::api_server(*flags, started)),
+        Command::List(args) => cluster_commands::list(&args),
+        Command::Status(args) => match runtime.block_on(cluster_commands::status(args)) {
+            Ok(code) => return code,
+            Err(error) => Err(error),
+        },
+        Command::Doctor(args) => match doctor_command::doctor(args) {
+            Ok(code) => return code,
+            Err(error) => Err(error),
+        },
+        Command::Start(args) => cluster_commands::start(&args),
+        Command::Stop(args) => cluster_commands::stop(&args),
+        Command::Delete(args) => cluster_commands::delete(&args),
+        Command::Logs(args) => cluster_commands::logs(&args),
         Command::ControllerManager(flags) => runtime.block_on(component_commands::controller_manager(*flags)),
         Command::Scheduler(flags) => runtime.block_on(component_commands::scheduler(*flags)),
         Command::Envtest(envtest) => assets(&envtest),
@@ -168,6 +208,9 @@ fn main() -> ExitCode {
         Command::Node(node) => runtime.block_on(node_commands::node(node, refusal)),
         Command::Why(args) => return runtime.block_on(why_command::why(args)),
         Command::Sim(args) => sim_command::simulate(&args),
+        Command::Completion(args) => shell_commands::completion(&args, command()),
+        Command::Man(args) => shell_commands::man(&args, command()),
+        Command::Version(args) => shell_commands::version(&args),
         Command::Agent(join) => runtime.block_on(node_commands::agent(join)),
     };
     match outcome {
@@ -176,10 +219,15 @@ fn main() -> ExitCode {
     }
 }
 
-fn parse_command_line() -> Cli {
+/// The command line.
+fn command() -> clap::Command {
     let long = ["up", "apiserver", "controller-manager", "scheduler", "fork"];
     let command = fork_command::defaults(long.into_iter().fold(Cli::command(), shorten_help));
-    match Cli::from_arg_matches(&command.get_matches()) {
+    shell_commands::group_commands(command)
+}
+
+fn parse_command_line() -> Cli {
+    match Cli::from_arg_matches(&command().get_matches()) {
         Ok(cli) => cli,
         Err(error) => error.exit(),
     }
@@ -226,77 +274,12 @@ fn assets(args: &Envtest) -> Result<(), Box<dyn std::error::Error>> {
     Ok(())
 }
 
-async fn serve(
-    mut flags: ServerFlags,
-    controllers: bool,
-    started: Instant,
-    refusal: Option<String>,
-) -> Result<(), Box<dyn std::error::Error>> {
-    let variable = |name: &str| std::env::var(name).ok();
-    let home = variable("HOME");
-    let data_dir = flags.data_dir.clone().unwrap_or_else(|| default_data_dir(home.as_deref()));
-    let (persistent, writes) = (flags.is_persistent(), flags.writes_kubeconfig());
-    let stays = persistent && !flags.is_temporary;
-    let path = flags
-        .kubeconfig
-        .clone()
-        .unwrap_or_else(|| kubeconfig::default_path(variable("KUBECONFIG").as_deref(), home.as_deref()));
-    let reason = node_commands::choose_nodes(&mut flags, controllers, &data_dir, refusal)?;
-    let options = flags.into_options(&data_dir, controllers)?;
-    let (nodes, everywhere) = (options.nodes, options.listen.ip().is_unspecified());
-    let found = options.simulates_found_nodes;
-    let (environment, _node_threads) = node_commands::environment(&options).await?;
-    let cluster = Cluster::start_in(options, environment).await?;
-    let fleet = node_commands::fleet(&cluster, nodes, &data_dir).await?;
-    let ready = started.elapsed();
-    if writes {
-        kubeconfig::write(&path, &cluster.url(), &cluster.certificates.trust(), &cluster.pki.admin)?;
-    }
-    let nodes = node_commands::description(nodes, found, reason.as_deref());
-    let mut out = std::io::stdout().lock();
-    writeln!(out, "Kubernetes {}", kaji_server::version())?;
-    let others = if everywhere { ", and every address of this machine" } else { "" };
-    writeln!(out, "  server      {}{others} (ready after {} ms)", cluster.url(), ready.as_millis())?;
-    match persistent {
-        true => writeln!(out, "  data        {}", data_dir.display())?,
-        false => writeln!(out, "  data        in memory")?,
-    }
-    writeln!(out, "  nodes       {nodes}")?;
-    if writes {
-        writeln!(out, "  kubeconfig  {} (context {})", path.display(), kubeconfig::NAME)?;
-    }
-    writeln!(out, "Ctrl-C stops the cluster; the data {}.", if stays { "stays" } else { "is discarded" })?;
-    out.flush()?;
-    drop(out);
-    let mut renewed = cluster.certificates.subscribe();
-    let stop = stop_signal();
-    tokio::pin!(stop);
-    loop {
-        tokio::select! {
-            stopped = &mut stop => break stopped?,
-            Ok(()) = renewed.changed(), if writes => {
-                let pki = renewed.borrow_and_update().clone();
-                // The old certificate stays valid for a while; the next start writes the new one at the latest.
-                let trust = cluster.certificates.trust();
-                if let Err(error) = kubeconfig::renew(&path, &cluster.url(), &trust, &pki.admin) {
-                    tracing::error!(%error, "the renewed client certificate is not in the kubeconfig");
-                }
-            }
-        }
-    }
-    if let Some(fleet) = fleet {
-        fleet.stop().await;
-    }
-    cluster.stop().await;
-    Ok(())
-}
-
 async fn tokens(args: Token) -> Result<(), Box<dyn std::error::Error>> {
     let variable = |name: &str| std::env::var(name).ok();
     let path = args.kubeconfig.unwrap_or_else(|| {
         kubeconfig::default_path(variable("KUBECONFIG").as_deref(), variable("HOME").as_deref())
     });
-    let config = webhook_config::client_config(&path).await?;
+    let config = kubeconfig_file::client_config(&path).await?;
     let at = token::ClusterAt::of(&config);
     let client = kaji_runtime::Client::new(kube::Client::try_from(config)?, "kaji");
     let now = jiff::Timestamp::now();
@@ -306,7 +289,8 @@ async fn tokens(args: Token) -> Result<(), Box<dyn std::error::Error>> {
 }
 
 async fn images(args: Image) -> Result<(), Box<dyn std::error::Error>> {
-    let data_dir = args.data_dir.unwrap_or_else(|| default_data_dir(std::env::var("HOME").ok().as_deref()));
+    let base = args.data_dir.unwrap_or_else(|| default_data_dir(std::env::var("HOME").ok().as_deref()));
+    let data_dir = ClusterDirectories::new(base).of(&args.cluster.unwrap_or_default());
     kaji_images::cli::run(args.command, &data_dir.join("images"), std::io::stdout()).await?;
     Ok(())
 }
@@ -322,7 +306,7 @@ async fn maintain(args: StoreArgs) -> Result<(), Box<dyn std::error::Error>> {
 async fn scrub(args: Scrub) -> Result<(), Box<dyn std::error::Error>> {
     let data_dir = args.data_dir.unwrap_or_else(|| default_data_dir(std::env::var("HOME").ok().as_deref()));
     let written = kaji_encryption::scrub(
-        &data_dir.join(kaji::cluster::STORE),
+        &data_dir.join(kaji_storage::STORE),
         args.encryption_provider_config.as_deref(),
     )
     .await?;
@@ -359,7 +343,7 @@ mod tests {
     #[test]
     fn listens_on_the_loopback_by_default() {
         let address = |args: &[&str]| match Cli::try_parse_from([&["kaji"], args].concat()).unwrap().command {
-            Command::Up(up) => up.into_options("d".as_ref(), true).unwrap().listen.ip(),
+            Command::Up(up) => up.server.into_options("d".as_ref(), true).unwrap().listen.ip(),
             Command::Apiserver(up) => up.into_options("d".as_ref(), false).unwrap().listen.ip(),
             _ => panic!("{args:?} starts no server"),
         };

@@ -5,15 +5,17 @@ use clap::{Args, Subcommand};
 use kaji::{
     Cluster, Environment, Nodes, Options,
     agent::{Agent, AgentOptions},
-    joined_node::{self, JoinedNodeOptions},
-    node_fleet::{self, FleetConfig, NodeFleet},
-    node_network::{self, NodeNetworkError, NodeThreads},
-    node_requirements,
-    node_reset::{self, Removed},
 };
 use kaji_meta::random::SystemRandom;
+use kaji_node::{
+    fleet::{self, FleetConfig, NodeFleet},
+    joined::{self, JoinedNodeOptions},
+    network::{self, NodeNetworkError, NodeThreads},
+    requirements,
+    reset::{self, Removed},
+};
 use kaji_oci::rootless::{self, Facts};
-use kaji_options::{ContainerRuntimeFlags, ServerFlags, server_flags::SIMULATED};
+use kaji_options::{CloudProviderName, ContainerRuntimeFlags, ServerFlags, server_flags::SIMULATED};
 use std::{
     io::Write,
     net::{IpAddr, Ipv4Addr},
@@ -46,6 +48,9 @@ pub struct Join {
     /// A simulated node: pods report what a kubelet would, no container runs; root is not needed.
     #[arg(long, conflicts_with_all = ["node_ip", "container_runtime_endpoint", "image_credential_provider_config", "kubelet_config", "cni"])]
     simulated: bool,
+    /// external: the node takes no pods before a cloud-controller-manager has initialized it; empty for a machine without a cloud.
+    #[arg(long, value_name = "PROVIDER", default_value = "", hide_default_value = true)]
+    cloud_provider: CloudProviderName,
     #[command(flatten)]
     runtime: ContainerRuntimeFlags,
     /// Ends when standard input does: the agent is a part of the process at the pipe's other end.
@@ -76,9 +81,11 @@ pub async fn agent(args: Join) -> Result<(), Box<dyn std::error::Error>> {
         // As a kubelet does: host names may have capitals, nodes may not.
         None => std::fs::read_to_string("/proc/sys/kernel/hostname")?.trim().to_ascii_lowercase(),
     };
+    let external_cloud = args.cloud_provider == CloudProviderName::External;
     let options = AgentOptions {
         token: args.token,
         hashes: args.hashes,
+        external_cloud,
         ..AgentOptions::new(&args.join, &node, &data_dir)
     };
     let real = JoinedNodeOptions {
@@ -87,11 +94,12 @@ pub async fn agent(args: Join) -> Result<(), Box<dyn std::error::Error>> {
         server: args.join.clone(),
         address: args.node_ip,
         container_runtime: args.runtime,
+        external_cloud,
     };
     let mut agent = if args.simulated {
         Agent::start(options).await?
     } else {
-        Agent::start_with(options, |joined| joined_node::run(real, joined)).await?
+        Agent::start_with(options, |node| joined::run(real, node)).await?
     };
     let mut out = std::io::stdout().lock();
     writeln!(out, "Node {} of the cluster at {}", agent.node(), args.join)?;
@@ -133,16 +141,17 @@ pub fn enter_namespaces(command: &Command) -> Option<String> {
     }
     let data_dir = match command {
         // A CRI runtime's socket is root's.
-        Command::Up(flags) if flags.uses_built_in_runtime() => match flags.nodes {
-            None | Some(Nodes::Real) => &flags.data_dir,
+        Command::Up(up) if up.serves() && up.server.uses_built_in_runtime() => match up.server.nodes {
+            None | Some(Nodes::Real) => up.server.data_dir.clone(),
             Some(_) => return None,
         },
-        Command::Image(image) => &image.data_dir,
-        Command::Node(NodeArgs { command: NodeCommand::Reset(args) }) => &args.data_dir,
+        Command::Image(image) => image.data_dir.clone(),
+        Command::Delete(args) => Some(args.directory_of_containers()?),
+        Command::Node(NodeArgs { command: NodeCommand::Reset(args) }) => args.data_dir.clone(),
         _ => return None,
     };
     let home = std::env::var("HOME").ok();
-    let data_dir = data_dir.clone().unwrap_or_else(|| default_data_dir(home.as_deref()));
+    let data_dir = data_dir.unwrap_or_else(|| default_data_dir(home.as_deref()));
     Some(rootless::enter(&data_dir))
 }
 
@@ -163,19 +172,19 @@ pub fn choose_nodes(
         if flags.nodes == Some(Nodes::Real) {
             // Pods have a listener of their own.
             flags.bind_address.get_or_insert(IpAddr::V4(Ipv4Addr::LOCALHOST));
-            flags.advertise_address.get_or_insert(node_network::ADDRESS);
+            flags.advertise_address.get_or_insert(network::ADDRESS);
         }
     }
     let refusal = refusal.map(|why| format!("containers need root or a user namespace, and {why}"));
     if controllers && flags.nodes.is_none() {
-        let machine = node_requirements::Machine::default();
+        let machine = requirements::Machine::default();
         reason = refusal.or_else(|| machine.can_run_containers(data_dir).err());
         flags.nodes = Some(if reason.is_some() { SIMULATED } else { Nodes::Real });
     } else if let (Some(Nodes::Real), Some(refusal)) = (flags.nodes, refusal) {
         return Err(refusal);
     }
     if let Some(Nodes::RealInNamespaces(_)) = flags.nodes {
-        flags.advertise_address.get_or_insert(node_fleet::GATEWAY);
+        flags.advertise_address.get_or_insert(fleet::GATEWAY);
     }
     Ok(reason)
 }
@@ -238,6 +247,7 @@ pub fn description(nodes: Nodes, found: bool, reason: Option<&str>) -> String {
 pub async fn fleet(
     cluster: &Cluster,
     nodes: Nodes,
+    external_cloud: bool,
     data_dir: &Path,
 ) -> Result<Option<NodeFleet>, Box<dyn std::error::Error>> {
     let Nodes::RealInNamespaces(count) = nodes else { return Ok(None) };
@@ -247,6 +257,7 @@ pub async fn fleet(
         port: cluster.address.port(),
         authorities: cluster.authorities()?,
         client: cluster.administrator(),
+        external_cloud,
     };
     Ok(Some(NodeFleet::start(config, &SystemRandom).await?))
 }
@@ -291,7 +302,7 @@ pub async fn node(args: NodeArgs, refusal: Option<String>) -> Result<(), Box<dyn
     }
     let data_dir = data_dir.canonicalize()?;
     let removed = match Facts::entered() {
-        None => node_reset::reset(&data_dir, args.keep_credentials).await?,
+        None => reset::reset(&data_dir, args.keep_credentials).await?,
         Some(_) => reset_without_root(data_dir.clone(), args.keep_credentials).await?,
     };
     writeln!(
@@ -310,5 +321,5 @@ async fn reset_without_root(
 ) -> Result<Removed, Box<dyn std::error::Error>> {
     let threads = NodeThreads::start(&data_dir).await?;
     let network = threads.network().ok_or("the node has no threads")?;
-    Ok(network.run(async move { node_reset::reset(&data_dir, keep_credentials).await }).await??)
+    Ok(network.run(async move { reset::reset(&data_dir, keep_credentials).await }).await??)
 }

@@ -2,7 +2,7 @@
 
 use crate::default_data_dir;
 use clap::Args;
-use kaji::{cluster::STORE, snapshots::BUMP};
+use kaji_storage::{STORE, snapshots::BUMP};
 use kaji_store::disk::{self, Checkup, DiskOptions, Lost};
 use std::{error::Error, fmt::Write as _, io::Write, path::PathBuf};
 

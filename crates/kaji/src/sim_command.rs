@@ -2,6 +2,7 @@
 
 use clap::Args;
 use kaji::simulation::WholeCluster;
+use kaji_files::yaml;
 use kaji_sim::{Outcome, Settings, run, shrink::shrink};
 use serde_json::Value;
 use std::{
@@ -43,18 +44,6 @@ pub struct Sim {
     trace: bool,
 }
 
-/// Seeds failed.
-#[derive(Debug)]
-struct Failed(u64);
-
-impl fmt::Display for Failed {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} seeds failed", self.0)
-    }
-}
-
-impl std::error::Error for Failed {}
-
 /// Runs the seeds.
 pub fn simulate(args: &Sim) -> Result<(), Box<dyn std::error::Error>> {
     let mut out = io::stdout().lock();
@@ -84,7 +73,7 @@ pub fn simulate(args: &Sim) -> Result<(), Box<dyn std::error::Error>> {
         args.seeds,
         began.elapsed().as_secs_f64()
     )?;
-    if failed > 0 { Err(Failed(failed).into()) } else { Ok(()) }
+    if failed > 0 { Err(format!("{failed} seeds failed").into()) } else { Ok(()) }
 }
 
 /// The objects of manifests, and of the lists in them.
@@ -93,8 +82,7 @@ fn manifests(files: &[PathBuf]) -> Result<Vec<Value>, String> {
     for file in files {
         let failed = |error: &dyn fmt::Display| format!("{}: {error}", file.display());
         let text = std::fs::read_to_string(file).map_err(|error| failed(&error))?;
-        let documents: Vec<Value> = serde_saphyr::from_multiple(&text).map_err(|error| failed(&error))?;
-        for document in documents.into_iter().filter(|document| !document.is_null()) {
+        for document in yaml::documents(&text).map_err(|error| failed(&error))? {
             match document["items"].as_array() {
                 Some(items) => objects.extend(items.iter().cloned()),
                 None if document["kind"].is_string() => objects.push(document),

@@ -55,6 +55,7 @@ impl Subject for WholeCluster {
             store: Some(parts.store),
             interception: Some(parts.interception),
             node_network: None,
+            cloud: None,
         };
         Box::pin(async move {
             let cluster = Cluster::start_in(options, environment).await.map_err(|error| error.to_string())?;

@@ -11,39 +11,29 @@
 //! Invariants: a stage has everything that it needs from the former ones, and nothing is set in it later; a start that fails
 //! after the store is opened closes it.
 
-mod addresses;
-mod cluster_dns;
 mod control_loops;
-mod dns_announcement;
-pub(crate) mod node_runtime;
-pub(crate) mod real_node;
-mod resource_metrics;
 mod several_servers;
-pub(crate) mod storage;
 
-pub(crate) use addresses::client_address;
 pub(crate) use control_loops::{ControlLoopConfig, ControlLoops, LoopMetrics};
-pub(crate) use real_node::node_name;
 
 use crate::{
-    bootstrap,
-    cluster::{Cluster, STORE, StartError},
-    encryption::Encryption,
+    cluster::{Cluster, StartError},
     environment::Environment,
-    node_network,
-    service_endpoints::ServerEndpoints,
-    shared_ports::Allocation,
 };
-use addresses::{endpoint_address, external_address, kubernetes_service_ip, serving_names};
 use kaji_access::{Authn, Authz, audit, front_proxy, kubelet_client, tls};
 use kaji_admission::Deps as PluginDeps;
 use kaji_aggregator::Aggregator;
 use kaji_auth::authn::{ClusterAuthenticationInfo, SigningKey};
 use kaji_builtins::{ApiHandle, Deps, SharedPorts};
 use kaji_controllers::NodeRanges;
+use kaji_controlplane::{Kubelets, bootstrap, service_endpoints::ServerEndpoints, shared_ports::Allocation};
 use kaji_engine::{Engine, EngineOptions};
 use kaji_meta::time::Clock;
-use kaji_options::{AuthnOptions, Options, ProxyClient, StoreKind};
+use kaji_node::network;
+use kaji_options::{
+    AuthnOptions, Options, ProxyClient, StoreKind,
+    addresses::{client_address, endpoint_address, external_address, kubernetes_service_ip, serving_names},
+};
 use kaji_outbound::ClientCache;
 use kaji_refusals::{Limits, Refusals};
 use kaji_resource::Api;
@@ -53,8 +43,8 @@ use kaji_server::{
     cluster_authentication_trust, legacy_token_tracking,
     pki::{Pki, PkiError},
 };
+use kaji_storage::{STORE, backend, checks, encryption::Encryption, snapshots};
 use kaji_store::{Store, StoreError, blocking};
-use resource_metrics::Kubelets;
 use std::{
     net::{IpAddr, SocketAddr},
     sync::{Arc, Weak},
@@ -99,7 +89,7 @@ impl Configured {
         let mut metrics = Metrics::default();
         let audit = audit::start(&options.audit, &mut metrics).await?;
         let server_name = format!("apiserver-{}", options.listen);
-        let keys = storage::stored_keys(&options)?;
+        let keys = backend::stored_keys(&options)?;
         let encryption =
             Encryption::new(options.encryption.as_ref(), keys, &server_name, &mut metrics).await?;
         let settings = Settings {
@@ -120,8 +110,11 @@ impl Configured {
 
     pub async fn open_store(self) -> Result<StoreOpened, StartError> {
         let Configured { settings, mut metrics, encryption } = self;
-        let raw_store = settings.open_store(&mut metrics).await?;
-        let store = settings.around(raw_store.clone(), &encryption);
+        let raw_store = match &settings.environment.store {
+            Some(store) => store.clone(),
+            None => backend::open(&settings.options, &settings.object_clock, &mut metrics).await?,
+        };
+        let store = backend::around(&settings.options, raw_store.clone(), &encryption);
         let Options { data_dir, serving, .. } = &settings.options;
         let (serving, dir) = (serving.clone(), data_dir.join("pki"));
         let (names, now) = (serving_names(&settings.options, settings.service_ip), settings.clock.now());
@@ -453,9 +446,13 @@ fn stack(
         audit: settings.audit.clone(),
         random: settings.environment.random.clone(),
         refusals,
-        snapshots: Some(storage.snapshots(options)),
+        snapshots: Some(snapshots::source(storage.raw_store.clone(), &options.store)),
     });
-    storage::add_checks(&stack, storage, options);
+    checks::add(&stack.health, &storage.store, &options.store);
+    let engine = Arc::downgrade(&stack.engine);
+    let is_open = move || engine.upgrade().map(drop).ok_or_else(|| "the engine is closed".to_owned());
+    stack.health.add("informer-sync", Arc::new(is_open));
+    storage.encryption.add_check(&stack.health);
     stack
 }
 
@@ -479,7 +476,7 @@ impl Background {
         let Some(listener) = listener else { return Ok(is_drained) };
         let mut inside = None;
         if let (Some(network), Some(front)) = (&settings.environment.node_network, front) {
-            let address = SocketAddr::new(node_network::ADDRESS, listener.address()?.port());
+            let address = SocketAddr::new(network::ADDRESS, listener.address()?.port());
             let bound = network.listen(address.port(), front).await;
             let bound = bound.map_err(|source| StartError::Listen { address, source })?;
             inside = Some(bound.serve(stack.clone(), self.stopped.clone()));
@@ -586,13 +583,4 @@ fn without_anonymous_administrators(options: &Options) -> AuthnOptions {
         authn.deny_anonymous = true;
     }
     authn
-}
-
-/// The clock of objects, in milliseconds, as the store's leases use it.
-struct StoreClock(Arc<dyn Clock>);
-
-impl kaji_store::Clock for StoreClock {
-    fn now_millis(&self) -> u64 {
-        u64::try_from(self.0.now().as_millisecond()).unwrap_or(0)
-    }
 }

@@ -2,14 +2,12 @@
 
 use crate::default_data_dir;
 use clap::{Args, Subcommand};
-use kaji::{
-    EncryptionFile, EtcdConfig, Options, StoreKind,
-    etcd_transfer::{export, import},
-    kubeconfig,
-    snapshots::{self, BUMP, Contents, ETCD_BUMP},
-    webhook_config,
-};
+use kaji::{EncryptionFile, EtcdConfig, Options, StoreKind, kubeconfig, kubeconfig_file};
 use kaji_options::StoreFlags;
+use kaji_storage::{
+    snapshots::{self, BUMP, Contents, ETCD_BUMP},
+    transfer::{export, import},
+};
 use kaji_store::archive::Layout;
 use std::{error::Error, fmt::Write as _, io::Write, path::PathBuf};
 
@@ -150,7 +148,7 @@ async fn save(args: Save) -> Result<(), Box<dyn Error>> {
             let path = args
                 .kubeconfig
                 .unwrap_or_else(|| kubeconfig::default_path(variable.as_deref(), home().as_deref()));
-            let mut config = webhook_config::client_config(&path).await?;
+            let mut config = kubeconfig_file::client_config(&path).await?;
             // A large store takes its time.
             config.read_timeout = None;
             snapshots::save_from_server(&kube::Client::try_from(config)?, &args.file).await?

@@ -7,7 +7,7 @@ use crate::Cli;
 use clap::{Args, Parser, ValueEnum};
 use futures_util::future::BoxFuture;
 use http_body_util::BodyExt;
-use kaji_access::client_connection::client_config;
+use kaji_access::client_connection::config_of_flags;
 use kaji_explain::{Api, Refusal, Report, Request, Subject, explain, explain_forbidden};
 use kaji_options::ClientConnectionFlags;
 use kube::client::Body;
@@ -73,7 +73,7 @@ fn print(report: &Report, form: Form) -> std::io::Result<()> {
 }
 
 async fn answer(args: &Why) -> Result<Report, Box<dyn std::error::Error>> {
-    let config = client_config(&args.connection).await?;
+    let config = config_of_flags(&args.connection).await?;
     let namespace = config.default_namespace.clone();
     let server = Server { client: kube::Client::try_from(config)? };
     if let [text] = args.subject.as_slice()

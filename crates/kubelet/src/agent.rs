@@ -72,6 +72,8 @@ pub struct AgentOptions {
     pub clock: Arc<dyn Clock>,
     /// Randomness.
     pub random: Arc<dyn Random>,
+    /// Whether a cloud-controller-manager initializes the node, if it is a simulated one.
+    pub external_cloud: bool,
 }
 
 impl AgentOptions {
@@ -87,6 +89,7 @@ impl AgentOptions {
             signing: Duration::from_secs(300),
             clock: Arc::new(SystemClock),
             random: Arc::new(SystemRandom),
+            external_cloud: false,
         }
     }
 }
@@ -246,7 +249,8 @@ async fn simulated_node(joined: JoinedNode) -> Result<(), std::convert::Infallib
         .of::<Node>(format!("metadata.name={name}"))
         .of::<Pod>(format!("spec.nodeName={name}"));
     let informers = Informers::selecting(joined.shared.client.clone(), selected);
-    simulated::run(Fleet::named(name), None, informers, joined.shared, joined.stop).await;
+    let fleet = Fleet::named(name).with_external_cloud(joined.member.options.external_cloud);
+    simulated::run(fleet, None, informers, joined.shared, joined.stop).await;
     Ok(())
 }
 

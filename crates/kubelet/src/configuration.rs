@@ -96,6 +96,7 @@ struct File {
     kube_reserved: Option<BTreeMap<String, String>>,
     max_pods: Option<u32>,
     allowed_unsafe_sysctls: Option<Vec<String>>,
+    feature_gates: Option<BTreeMap<String, bool>>,
 }
 
 #[derive(Deserialize)]
@@ -126,6 +127,8 @@ pub fn parse(text: &str) -> Result<Configuration, String> {
     if (file.api_version.as_str(), file.kind.as_str()) != (VERSION, KIND) {
         return Err(format!("expected {KIND} of {VERSION}, not {} of {}", file.kind, file.api_version));
     }
+    let gates = file.feature_gates.iter().flatten().map(|(name, on)| format!("{name}={on}"));
+    kaji_meta::Features::parse(gates).map_err(|error| format!("featureGates: {error}"))?;
     let mut reserved = BTreeMap::new();
     for (field, amounts) in [("systemReserved", &file.system_reserved), ("kubeReserved", &file.kube_reserved)]
     {
@@ -415,7 +418,8 @@ mod tests {
             grace period must be specified for the soft eviction threshold memory.available
             evictionPressureTransitionPeriod: invalid duration "soon"
             the sysctls "vm.swappiness" are not known to be namespaced"#]].assert_eq(&errors.join("\n"));
-        assert!(of("featureGates: {X: true}").unwrap_err().contains("featureGates"));
+        assert!(of("featureGates: {KubeletPSI: true, PodsAPI: false}").is_ok());
+        assert_eq!(of("featureGates: {X: true}").unwrap_err(), "featureGates: unrecognized feature gate: X");
         assert!(
             parse("apiVersion: v1\nkind: Pod\n").unwrap_err().starts_with("expected KubeletConfiguration")
         );

@@ -1,15 +1,17 @@
 //! The node's side of a cluster: `agent` joins a node to a cluster, `server` is the kubelet's HTTPS API, `node` runs the pods of a
 //! real node (`pods` decides and carries out, `volumes` holds their files, `local_path` the directories of node-local volumes,
 //! `plugins` finds drivers and devices, `credential_providers` runs programs that give credentials for images,
-//! `metrics` counts and times, `resource_managers` gives containers processors of their own, `configuration` reads KubeletConfiguration files), and `simulated`
+//! `metrics` counts and times, `cloud` is for nodes that a cloud provider initializes, `resource_managers` gives containers processors of their own, `configuration` reads KubeletConfiguration files), and `simulated`
 //! reports for pods what a kubelet would report, without running containers. `cluster_info` and `token` are what kubeadm sets
 //! up for nodes that join.
 
 pub mod agent;
+pub mod cloud;
 pub mod cluster_info;
 pub mod configuration;
 pub mod credential_providers;
 mod exposition;
+pub mod hostname;
 mod keyring;
 pub mod local_path;
 pub mod metrics;

@@ -89,7 +89,7 @@ pub async fn run(
     blocking(move || kaji_files::private_dir(&root)).await?;
     let (volumes, nodes) = (informers.get::<PersistentVolume>(), informers.get::<FullNode>());
     let (sender, mut changes) = mpsc::channel(1);
-    // A queue that is full leads to the same look at the newest state.
+    // A full queue leads to the same reconciliation with the newest state.
     let wake = sender.clone();
     volumes.handle(move |change| {
         if local_path::node(change.any()).is_some() {
@@ -101,9 +101,9 @@ pub async fn run(
     });
     volumes.synced().await;
     let events = Recorder::start(client.clone(), "kubelet", shared.clock.clone(), shared.random.clone());
-    let keeper = Keeper { config, volumes, nodes, client, events };
+    let reconciler = VolumeReconciler { config, volumes, nodes, client, events };
     while changes.recv().await.is_some() {
-        while let Err(error) = keeper.settle().await {
+        while let Err(error) = reconciler.reconcile().await {
             tracing::warn!(%error, "local volumes");
             kaji_runtime::time::sleep(&*shared.clock, RETRY).await;
         }
@@ -122,7 +122,7 @@ enum LocalPathError {
     Remove(String, io::Error),
 }
 
-struct Keeper {
+struct VolumeReconciler {
     config: LocalPathConfig,
     volumes: Arc<Informer<PersistentVolume>>,
     nodes: Arc<Informer<FullNode>>,
@@ -130,9 +130,9 @@ struct Keeper {
     events: Recorder,
 }
 
-impl Keeper {
+impl VolumeReconciler {
     /// Does everything that has to be done. What fails for one volume holds up no other.
-    async fn settle(&self) -> Result<(), LocalPathError> {
+    async fn reconcile(&self) -> Result<(), LocalPathError> {
         let snapshot = self.nodes.snapshot();
         let Some(node) = snapshot.get("", &self.config.node) else { return Ok(()) };
         let annotation = |key: &str| node.node.metadata.annotations.as_ref()?.get(key).cloned();

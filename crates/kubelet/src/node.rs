@@ -69,8 +69,8 @@ use tokio::time::Instant;
 const POLL: Duration = Duration::from_secs(1);
 /// How often it is listed all the same when it has.
 const RELIST: Duration = Duration::from_secs(60);
-/// News that wait to be looked at.
-const NEWS: usize = 1024;
+/// Events that wait for the dispatcher, at most.
+const MAX_EVENTS: usize = 1024;
 
 /// What a real node is made of.
 pub struct NodeParts {
@@ -113,11 +113,11 @@ struct Running {
     wake: Arc<Notify>,
 }
 
-/// News for the dispatcher.
-enum News {
+/// What the dispatcher reacts to.
+enum DispatcherEvent {
     /// Pods changed.
     Pods,
-    /// The runtime has news of a pod.
+    /// The runtime reports a change of a pod.
     Pod(String),
     /// The runtime is to be listed.
     List,
@@ -178,14 +178,14 @@ pub async fn run(
         config: parts.config,
     });
     make_root(&cx.config.root_dir);
-    let (news, queue) = mpsc::channel(NEWS);
-    let changed = news.clone();
+    let (events, queue) = mpsc::channel(MAX_EVENTS);
+    let changed = events.clone();
     pods.handle(move |_| {
-        // A queue that is full holds the same news already.
-        let _ = changed.try_send(News::Pods);
+        // A queue that is full holds the same event already.
+        let _ = changed.try_send(DispatcherEvent::Pods);
     });
     let mut tasks = JoinSet::new();
-    tasks.spawn(follow_runtime(cx.clone(), news.clone()));
+    tasks.spawn(follow_runtime(cx.clone(), events.clone()));
     tasks.spawn(log_rotation::run(cx.clone(), parts.housekeeping.logs));
     start_plugins(&cx, &client, &mut tasks);
     if let Some(server) = parts.server {
@@ -196,13 +196,13 @@ pub async fn run(
         tasks.spawn(async move { server.config.run(&node, address, client, api, stop).await });
     }
     let (pressures, shown) = watch::channel(BTreeSet::new());
-    tasks.spawn(keep_order(cx.clone(), parts.housekeeping, pods.clone(), news.clone(), pressures));
+    tasks.spawn(keep_order(cx.clone(), parts.housekeeping, pods.clone(), events.clone(), pressures));
     tasks.spawn(report::run(cx.clone(), client.clone(), parts.machine, shown.clone(), stop.clone()));
     let statics = match parts.manifests {
         Some(manifests) => follow_manifests(&cx, manifests, &mut tasks),
         None => watch::channel(StaticPods::default()).1,
     };
-    resource_claims::start(&cx, &pods, &statics, news, &mut tasks);
+    resource_claims::start(&cx, &pods, &statics, events, &mut tasks);
     tasks.spawn(admit::keep_processors(cx.clone(), pods.clone(), statics.clone()));
     tasks.spawn(mirror_pods::run(cx.clone(), client, statics.clone(), pods.clone()));
     let dispatcher = Dispatcher {
@@ -269,7 +269,7 @@ async fn keep_order(
     cx: Arc<NodeContext>,
     housekeeping: Housekeeping,
     pods: Arc<Informer<FullPod>>,
-    news: mpsc::Sender<News>,
+    events: mpsc::Sender<DispatcherEvent>,
     pressures: watch::Sender<BTreeSet<Pressure>>,
 ) {
     let images = loop {
@@ -291,7 +291,7 @@ async fn keep_order(
         );
     }
     let collector = Arc::new(ImageCollector::new(cx.clone(), housekeeping.images, image_directory));
-    let (evictions, mut chosen) = mpsc::channel(NEWS);
+    let (evictions, mut chosen) = mpsc::channel(MAX_EVENTS);
     let manager = EvictionManager {
         settings: housekeeping.eviction,
         dedicated_images,
@@ -306,7 +306,7 @@ async fn keep_order(
     };
     let forward = async {
         while let Some(eviction) = chosen.recv().await {
-            if news.send(News::Evict(eviction)).await.is_err() {
+            if events.send(DispatcherEvent::Evict(eviction)).await.is_err() {
                 return;
             }
         }
@@ -319,30 +319,30 @@ fn reference(name: &str) -> serde_json::Value {
     serde_json::json!({"apiVersion": "v1", "kind": "Node", "name": name, "uid": name})
 }
 
-/// Turns the runtime's events into news; polls where it has none, and lists now and then in any case.
-async fn follow_runtime(cx: Arc<NodeContext>, news: mpsc::Sender<News>) {
+/// Turns the runtime's events into those of the dispatcher; polls where it has none, and lists now and then in any case.
+async fn follow_runtime(cx: Arc<NodeContext>, queue: mpsc::Sender<DispatcherEvent>) {
     loop {
         let Ok(mut events) = cx.runtime.events().await else {
-            if news.send(News::List).await.is_err() {
+            if queue.send(DispatcherEvent::List).await.is_err() {
                 return;
             }
             kaji_runtime::time::sleep(&*cx.clock, POLL).await;
             continue;
         };
-        if news.send(News::List).await.is_err() {
+        if queue.send(DispatcherEvent::List).await.is_err() {
             return;
         }
         loop {
             let next = tokio::select! {
                 event = events.next() => match event {
-                    Some(Ok(event)) => News::Pod(event.pod_uid),
+                    Some(Ok(event)) => DispatcherEvent::Pod(event.pod_uid),
                     // Some were missed.
-                    Some(Err(_)) => News::List,
+                    Some(Err(_)) => DispatcherEvent::List,
                     None => break,
                 },
-                () = kaji_runtime::time::sleep(&*cx.clock, RELIST) => News::List,
+                () = kaji_runtime::time::sleep(&*cx.clock, RELIST) => DispatcherEvent::List,
             };
-            if news.send(next).await.is_err() {
+            if queue.send(next).await.is_err() {
                 return;
             }
         }
@@ -351,16 +351,16 @@ async fn follow_runtime(cx: Arc<NodeContext>, news: mpsc::Sender<News>) {
 }
 
 impl Dispatcher {
-    async fn run(mut self, mut queue: mpsc::Receiver<News>) {
+    async fn run(mut self, mut queue: mpsc::Receiver<DispatcherEvent>) {
         // Static pods need no API.
         self.dispatch().await;
         self.pods.synced().await;
         self.complete = true;
         self.dispatch().await;
         loop {
-            let news = tokio::select! {
-                news = queue.recv() => news,
-                Ok(()) = self.statics.changed() => Some(News::Pods),
+            let event = tokio::select! {
+                event = queue.recv() => event,
+                Ok(()) = self.statics.changed() => Some(DispatcherEvent::Pods),
                 Some(ended) = self.tasks.join_next(), if !self.tasks.is_empty() => {
                     match ended {
                         Ok(uid) => drop(self.workers.remove(&uid)),
@@ -374,16 +374,16 @@ impl Dispatcher {
                     continue;
                 }
             };
-            match news {
+            match event {
                 None => return,
-                Some(News::Pods) => self.dispatch().await,
-                Some(News::Pod(uid)) => {
+                Some(DispatcherEvent::Pods) => self.dispatch().await,
+                Some(DispatcherEvent::Pod(uid)) => {
                     if let Some(worker) = self.workers.get(&uid) {
                         worker.wake.notify_one();
                     }
                 }
-                Some(News::Evict(eviction)) => self.evict(&eviction),
-                Some(News::List) => {
+                Some(DispatcherEvent::Evict(eviction)) => self.evict(&eviction),
+                Some(DispatcherEvent::List) => {
                     let began = Instant::now();
                     let listed = self.list().await;
                     self.relisted(began);

@@ -33,6 +33,7 @@ pub use request::{Handler, KubeletRequest};
 use request::{ServerBody, Sessions};
 
 use auth::{Auth, Rejection, Scope, TokenReviewCache};
+pub use certificates::ReplaceableCertificate;
 use certificates::{Serving, Signer};
 use futures_util::future::BoxFuture;
 use http::{Request, Response, Version, header};

@@ -4,7 +4,9 @@
 //! switched as it is anyway; so is a version.
 //!
 //! Facts as of Kubernetes 1.37: `GenericWorkload` is beta and off; `GangScheduling` and `WorkloadAwarePreemption` of 1.36 are
-//! parts of it.
+//! parts of it. The other gates are in [`gates`].
+
+mod gates;
 
 use std::collections::BTreeSet;
 
@@ -18,17 +20,6 @@ pub struct Features {
 /// Gates of 1.36 that became parts of `GenericWorkload`.
 const PARTS: [&str; 2] = ["GangScheduling", "WorkloadAwarePreemption"];
 
-/// Gates that upstream has off by default and that cannot be switched on here.
-const ABSENT: [&str; 7] = [
-    "AllAlpha",
-    "AllBeta",
-    "CompositePodGroup",
-    "DRAWorkloadResourceClaims",
-    "PodGroupPreemptionPolicy",
-    "TopologyAwareWorkloadScheduling",
-    "WorkloadWithJob",
-];
-
 impl Features {
     /// Everything that can be switched on.
     pub const ALL: Features = Features { generic_workload: true };
@@ -41,20 +32,20 @@ impl Features {
         let (mut features, mut parts) = (Features::default(), vec![]);
         for item in items {
             let item = item.as_ref().trim();
+            if item.is_empty() {
+                continue;
+            }
             let Some((name, value)) = item.split_once('=') else {
                 return Err(format!("missing bool value for {item}"));
             };
+            let (name, value) = (name.trim(), value.trim());
             let Some(on) = boolean(value) else {
                 return Err(format!("invalid value of {name}={value}, err: it must be true or false"));
             };
             match name {
                 "GenericWorkload" => features.generic_workload = on,
                 _ if PARTS.contains(&name) => parts.push((name.to_owned(), on)),
-                _ if ABSENT.contains(&name) && on => {
-                    return Err(format!("this server lacks what feature gate {name} switches on"));
-                }
-                _ if ABSENT.contains(&name) => {}
-                _ => return Err(format!("unrecognized feature gate: {name}")),
+                _ => gates::check(name, on)?,
             }
         }
         match parts.iter().find(|(_, on)| *on != features.generic_workload) {
@@ -82,7 +73,12 @@ pub struct ServedVersions {
 }
 
 /// The versions that are off by default: group and version.
-const OFF: [(&str, &str); 2] = [("scheduling.k8s.io", "v1alpha3"), ("scheduling.k8s.io", "v1beta1")];
+const OFF: [(&str, &str); 4] = [
+    ("resource.k8s.io", "v1beta1"),
+    ("resource.k8s.io", "v1beta2"),
+    ("scheduling.k8s.io", "v1alpha3"),
+    ("scheduling.k8s.io", "v1beta1"),
+];
 
 impl ServedVersions {
     /// With every version that there is.
@@ -182,14 +178,17 @@ mod tests {
     #[test]
     fn versions_are_switched_or_refused() {
         let served = |items: &[&str]| {
-            ServedVersions::parse(items)
-                .map(|s| s.on.into_iter().map(|(_, v)| v).collect::<Vec<_>>().join(","))
+            ServedVersions::parse(items).map(|s| {
+                s.on.into_iter().map(|(g, v)| format!("{}/{v}", &g[..1])).collect::<Vec<_>>().join(",")
+            })
         };
         assert_eq!(served(&[]).unwrap(), "");
-        assert_eq!(served(&["scheduling.k8s.io/v1beta1"]).unwrap(), "v1beta1");
-        assert_eq!(served(&["api/all=true"]).unwrap(), "v1alpha3,v1beta1");
-        assert_eq!(served(&["api/beta=true", "api/alpha=false", "apps/v1=true"]).unwrap(), "v1beta1");
-        assert_eq!(served(&["scheduling.k8s.io/v1alpha3=false", "api/all=true"]).unwrap(), "v1beta1");
+        assert_eq!(served(&["scheduling.k8s.io/v1beta1"]).unwrap(), "s/v1beta1");
+        assert_eq!(served(&["api/all=true"]).unwrap(), "r/v1beta1,r/v1beta2,s/v1alpha3,s/v1beta1");
+        let beta = "r/v1beta1,r/v1beta2,s/v1beta1";
+        assert_eq!(served(&["api/beta=true", "api/alpha=false", "apps/v1=true"]).unwrap(), beta);
+        assert_eq!(served(&["scheduling.k8s.io/v1alpha3=false", "api/all=true"]).unwrap(), beta);
+        assert_eq!(served(&["api/beta", "resource.k8s.io/v1beta1=false"]).unwrap(), "r/v1beta2,s/v1beta1");
         for bad in ["apps/v1=false", "api/all=false", "resource.k8s.io/v1alpha3=true", "apps", "api/beta=x"] {
             assert!(served(&[bad]).is_err(), "{bad}");
         }

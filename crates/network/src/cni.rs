@@ -6,16 +6,16 @@
 //!
 //! Source: the CNI specification 1.1.0.
 
+mod attachment;
 mod config;
 mod execute;
-mod records;
 mod result;
 
-use crate::{NetworkError, bring_up_loopback};
+use crate::{NetworkError, bring_up_loopback, records::Records};
+use attachment::Attachment;
 use config::NetworkList;
 use execute::{Call, Caller};
 use kaji_containers::{BoxFuture, NetworkSetup, PodAddresses, PodNetwork, RuntimeError};
-use records::{Attachment, Attachments};
 use serde_json::{Value, json};
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -44,7 +44,7 @@ pub struct CniNetwork(Arc<Inner>);
 
 struct Inner {
     options: CniOptions,
-    attachments: Attachments,
+    attachments: Records<Attachment>,
     pod_cidrs: Mutex<Vec<String>>,
     /// What plug-ins said of themselves last.
     status: tokio::sync::Mutex<Option<(Instant, Option<String>)>>,
@@ -56,7 +56,7 @@ impl CniNetwork {
     /// # Errors
     /// Those of the file system.
     pub fn open(options: CniOptions) -> Result<CniNetwork, NetworkError> {
-        let attachments = Attachments::open(options.state_dir.clone())?;
+        let attachments = Records::open(options.state_dir.clone())?;
         let (pod_cidrs, status) = (Mutex::default(), tokio::sync::Mutex::default());
         Ok(CniNetwork(Arc::new(Inner { options, attachments, pod_cidrs, status })))
     }

@@ -26,7 +26,7 @@ pub struct Node {
     config: NetworkConfig,
     pub netlink: Rtnetlink,
     nft: Nftables,
-    records: Records,
+    records: Records<Record>,
     pods: BTreeMap<String, Record>,
     pub addresses: Addresses,
     rules: HostRules,
@@ -41,7 +41,9 @@ impl Node {
     /// # Errors
     /// Those of the system, of the records.
     pub fn open(config: NetworkConfig) -> Result<Node, NetworkError> {
-        let (records, pods) = Records::open(config.state_dir.join("addresses"))?;
+        let records = Records::<Record>::open(config.state_dir.join("addresses"))?;
+        let pods: BTreeMap<String, Record> =
+            records.all()?.into_iter().map(|record| (record.sandbox.clone(), record)).collect();
         let mut addresses = Addresses::default();
         for address in pods.values().flat_map(|record| &record.addresses) {
             addresses.take(*address);

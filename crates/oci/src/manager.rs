@@ -35,7 +35,7 @@ use thiserror::Error;
 use tokio::sync::broadcast;
 
 pub use namespaces::create_network_namespace;
-pub(crate) use namespaces::mounts_below;
+pub(crate) use namespaces::{mounts_below, unmount};
 
 /// Events that a consumer may be behind.
 const EVENTS: usize = 1024;

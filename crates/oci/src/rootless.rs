@@ -11,7 +11,10 @@ pub(crate) mod holder;
 mod mapping;
 mod probe;
 
-use crate::records;
+use crate::{
+    manager::{mounts_below, unmount},
+    records,
+};
 use nix::sched::{CloneFlags, setns};
 use serde::{Deserialize, Serialize};
 use std::ffi::OsString;
@@ -71,6 +74,14 @@ struct Record {
     pid: i32,
     start_time: u64,
     facts: Facts,
+}
+
+/// Takes away what is mounted at or below a directory in this process's user namespace, so that the directory can be removed.
+///
+/// # Errors
+/// Those of the kernel.
+pub fn unmount_below(directory: &Path) -> io::Result<()> {
+    mounts_below(directory)?.iter().try_for_each(|point| unmount(point))
 }
 
 /// Executes this program anew, with the same arguments, in the namespaces of a data directory: those in which containers of before

@@ -19,6 +19,7 @@ use kaji_containers::{
 };
 use kaji_files::NamespaceIds;
 use serde_json::{Value, json};
+use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 
 const PATH: &str = "PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
@@ -203,7 +204,7 @@ fn arguments(config: &ContainerConfig, image: &ImageConfig) -> Vec<String> {
     entrypoint.iter().chain(cmd).cloned().collect()
 }
 
-/// Later values of a name replace earlier ones in their place.
+/// Later values of a name replace earlier ones in their place. What has no value is dropped, as containerd does.
 fn environment(parts: &Parts<'_>) -> Vec<String> {
     let mut environment = vec![PATH.to_owned()];
     if !parts.sandbox.hostname.is_empty() {
@@ -212,12 +213,19 @@ fn environment(parts: &Parts<'_>) -> Vec<String> {
     if parts.config.tty {
         environment.push("TERM=xterm".to_owned());
     }
+    let name = |variable: &str| variable.split_once('=').map(|(name, _)| name.to_owned());
+    // A namespace with many services makes thousands of variables.
+    let mut known: HashMap<String, usize> =
+        environment.iter().enumerate().filter_map(|(at, variable)| Some((name(variable)?, at))).collect();
     let own = parts.config.envs.iter().map(|(name, value)| format!("{name}={value}"));
     for variable in parts.image.env.iter().cloned().chain(own).chain(parts.cdi.env.iter().cloned()) {
-        let name = |v: &str| v.split('=').next().unwrap_or_default().to_owned();
-        match environment.iter_mut().find(|known| name(known) == name(&variable)) {
-            Some(known) => *known = variable,
-            None => environment.push(variable),
+        let Some(name) = name(&variable) else { continue };
+        match known.get(&name) {
+            Some(at) => environment[*at] = variable,
+            None => {
+                known.insert(name, environment.len());
+                environment.push(variable);
+            }
         }
     }
     environment

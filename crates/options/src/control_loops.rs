@@ -2,6 +2,7 @@
 //!
 //! Invariant: the defaults are those of [`LoopConfig`].
 
+use crate::cloud::CloudFlags;
 use clap::{Arg, ArgMatches, Args, Command, FromArgMatches, value_parser};
 use kaji_controllers::{EvictionRates, LoopConfig, NodeMonitorConfig, WorkersFlag};
 use std::{collections::BTreeMap, time::Duration};
@@ -14,6 +15,8 @@ pub(crate) struct ControlLoopFlags {
     workers: Workers,
     #[command(flatten)]
     nodes: NodeFlags,
+    #[command(flatten)]
+    cloud: CloudFlags,
     /// Pods that are over and stay; 0 or less lets all stay.
     #[arg(long, value_name = "N", default_value_t = 12_500, allow_negative_numbers = true)]
     terminated_pod_gc_threshold: i32,
@@ -177,6 +180,7 @@ impl ControlLoopFlags {
             endpoints_per_slice: self.max_endpoints_per_slice,
             mirrored_endpoints: self.mirroring_max_endpoints_per_subset,
             signing_duration: self.cluster_signing_duration,
+            cloud: self.cloud.config()?,
         })
     }
 }

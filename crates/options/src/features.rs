@@ -7,7 +7,8 @@ use kaji_meta::{Features, ServedVersions};
 #[derive(Args, Clone, Debug, Default)]
 #[command(next_help_heading = "Features")]
 pub struct FeatureFlags {
-    /// Feature gates, NAME=BOOL: GenericWorkload (off by default; GangScheduling and WorkloadAwarePreemption are parts of it).
+    /// Feature gates, NAME=BOOL. GenericWorkload can be switched (off by default; GangScheduling and WorkloadAwarePreemption are parts of
+    /// it); Kubernetes' others may be set to what they are anyway.
     #[arg(long, value_delimiter = ',', value_name = "GATES")]
     feature_gates: Vec<String>,
 }
@@ -26,8 +27,8 @@ impl FeatureFlags {
 #[derive(Args, Clone, Debug, Default)]
 #[command(next_help_heading = "Features")]
 pub struct RuntimeFlags {
-    /// API versions to serve, GROUP/VERSION=BOOL or api/STAGE=BOOL: scheduling.k8s.io/v1beta1 and scheduling.k8s.io/v1alpha3, off by
-    /// default, while the feature gate GenericWorkload is on.
+    /// API versions to serve that are off by default, GROUP/VERSION=BOOL or api/STAGE=BOOL: resource.k8s.io/v1beta1 and
+    /// resource.k8s.io/v1beta2; scheduling.k8s.io/v1beta1 and scheduling.k8s.io/v1alpha3 while the feature gate GenericWorkload is on.
     #[arg(long, value_delimiter = ',', value_name = "VERSIONS")]
     runtime_config: Vec<String>,
 }

@@ -5,17 +5,19 @@
 //! - `component`: the command lines of components that run alone.
 //! - `server_flags`: the command line of a server, which is turned into cluster options.
 //! - One file for each group of flags: `authentication`, `authorization`, `audit`, `admission`, `encryption`, `etcd`, `serving`,
-//!   `shutdown`, `autoscaler`, `control_loops`, `nodes`, `proxy_client`, `kubelet_client`, `features`.
+//!   `shutdown`, `autoscaler`, `cloud`, `control_loops`, `nodes`, `proxy_client`, `kubelet_client`, `features`.
 //! - `watched_files`: detects changes of files that flags name, for configuration that is reloaded.
 //!
 //! Invariant: flags have upstream's names, defaults and error texts; a combination that upstream rejects is rejected.
 
+pub mod addresses;
 pub mod admission;
 pub mod audit;
 pub mod authentication;
 pub mod authorization;
 mod autoscaler;
 pub mod client_connection;
+mod cloud;
 pub mod cluster_options;
 pub mod component;
 pub mod container_runtime;
@@ -36,6 +38,7 @@ pub use audit::AuditFlags;
 pub use authentication::{AuthnError, AuthnOptions};
 pub use authorization::{AuthzError, AuthzOptions};
 pub use client_connection::ClientConnectionFlags;
+pub use cloud::CloudProviderName;
 pub use cluster_options::Options;
 pub use component::{ControllerManagerFlags, SchedulerFlags};
 pub use container_runtime::ContainerRuntimeFlags;

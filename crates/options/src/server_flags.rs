@@ -22,6 +22,8 @@ use std::{
     time::Duration,
 };
 
+/// Upstream's port.
+const DEFAULT_PORT: u16 = 6443;
 /// The nodes of a cluster on a machine that cannot run containers.
 pub const SIMULATED: Nodes = Nodes::Simulated(3);
 
@@ -33,9 +35,9 @@ pub struct ServerFlags {
     pub data_dir: Option<PathBuf>,
     #[command(flatten)]
     store: StoreFlags,
-    /// The port of the API server; 0 chooses a free one.
-    #[arg(long, alias = "secure-port", default_value_t = 6443)]
-    port: u16,
+    /// The port of the API server; 0 chooses a free one. Default: 6443, and a free one for a cluster with a name.
+    #[arg(long, alias = "secure-port")]
+    pub port: Option<u16>,
     /// The address to listen on: the loopback by default, but every address with a real node, since its pods connect.
     #[arg(long)]
     pub bind_address: Option<IpAddr>,
@@ -201,7 +203,7 @@ impl ServerFlags {
         let everywhere = if nodes.run_containers() { Ipv4Addr::UNSPECIFIED } else { Ipv4Addr::LOCALHOST };
         let bind_address = self.bind_address.unwrap_or(IpAddr::V4(everywhere));
         Ok(Options {
-            listen: SocketAddr::new(bind_address, self.port),
+            listen: SocketAddr::new(bind_address, self.port.unwrap_or(DEFAULT_PORT)),
             names: self.network.names,
             nodes,
             container_runtime: runtime_of(self.runtime, nodes)?,

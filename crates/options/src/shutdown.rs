@@ -18,6 +18,10 @@ pub struct ShutdownFlags {
     /// port is closed at once.
     #[arg(long, default_value_t = false, num_args = 0..=1, require_equals = true, default_missing_value = "true", action = ArgAction::Set)]
     shutdown_send_retry_after: bool,
+    /// Within which time watches end, one after another, once no new requests are taken, so that their clients do not all come to
+    /// another server at the same moment (10s); 0 ends them all at once, after the requests in flight.
+    #[arg(long, value_name = "DURATION", default_value = "0s", value_parser = crate::duration)]
+    shutdown_watch_termination_grace_period: Duration,
     /// The share of requests, up to 0.02, after which their HTTP/2 connection ends (GOAWAY), so that a load balancer can move its
     /// client; not for a single server.
     #[arg(long, value_name = "SHARE", default_value_t = 0.0, allow_negative_numbers = true)]
@@ -33,6 +37,7 @@ impl ShutdownFlags {
         let options = ShutdownOptions {
             delay: self.shutdown_delay_duration,
             send_retry_after: self.shutdown_send_retry_after,
+            watch_termination: self.shutdown_watch_termination_grace_period,
         };
         Ok((options, GoawayChance::new(self.goaway_chance)?))
     }
@@ -60,12 +65,15 @@ mod tests {
         let (options, goaway) = parsed(&[
             "--shutdown-delay-duration=1m10s",
             "--shutdown-send-retry-after",
+            "--shutdown-watch-termination-grace-period=10s",
             "--goaway-chance=0.001",
         ])
         .unwrap();
-        assert_eq!(options, ShutdownOptions { delay: Duration::from_secs(70), send_retry_after: true });
+        let (delay, watch_termination) = (Duration::from_secs(70), Duration::from_secs(10));
+        assert_eq!(options, ShutdownOptions { delay, send_retry_after: true, watch_termination });
         assert_eq!(goaway, GoawayChance::new(0.001).unwrap());
         assert!(parsed(&["--shutdown-delay-duration=-1s"]).is_err());
+        assert!(parsed(&["--shutdown-watch-termination-grace-period=-1s"]).is_err());
         for share in ["0.03", "-0.01", "NaN"] {
             let error = parsed(&["--goaway-chance", share]).unwrap_err();
             assert_eq!(error, "--goaway-chance can not be less than 0 or greater than 0.02");

@@ -1,4 +1,4 @@
-//! The thread that owns the proxy's tables.
+//! The thread that writes the proxy's tables to the kernel's nftables, by netlink.
 
 use crate::{
     NodeConfig,

@@ -1,4 +1,4 @@
-//! What a service becomes on a node. Pure.
+//! What a Service becomes on a node: elements of the maps in nftables. Pure.
 
 use crate::{
     NodeConfig,
@@ -72,7 +72,7 @@ pub fn compile(service: &Service, slices: &[Arc<EndpointSlice>], node: &NodeConf
         for port in &service.spec.ports {
             let found = endpoints::of_port(slices, (port.name.as_str(), protocol(port)), family, node);
             local_ready.extend(found.iter().filter(|e| e.local && e.ready).map(|e| e.address.ip()));
-            Port { service, port, addresses: &addresses, node, family }.compile(
+            Port { service, port, addresses: &addresses, node, family }.compile_port(
                 &found,
                 &mut elements,
                 &mut compiled.tracked,
@@ -165,7 +165,7 @@ impl Port<'_> {
         all
     }
 
-    fn compile(&self, found: &[Endpoint], elements: &mut Elements, tracked: &mut Tracked) {
+    fn compile_port(&self, found: &[Endpoint], elements: &mut Elements, tracked: &mut Tracked) {
         let external = self.external();
         let policies = Policies {
             internal_local: self.service.spec.internal_traffic_policy == "Local",

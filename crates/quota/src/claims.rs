@@ -1,7 +1,7 @@
 //! What claims use: of storage and of devices.
 
 use crate::{
-    amounts::{Usage, add, compare, number},
+    amounts::{Usage, add, compare, increase, number},
     evaluator::Context,
     names::STORAGE_REQUESTS,
 };
@@ -79,17 +79,20 @@ pub(crate) fn resources(claim: &Value, cx: &Context<'_>) -> Usage {
         add(&mut classes, &most);
     }
     let mut usage = Usage::from([("count/resourceclaims.resource.k8s.io".to_owned(), number(1))]);
-    // Claims that the scheduler made for a pod's extended resources: the pod is charged for those.
-    let made = object::annotation(claim, "resource.kubernetes.io/extended-resource-claim") == Some("true")
-        && object::controller_of(claim).is_some_and(|o| o["kind"] == "Pod" && o["apiVersion"] == "v1");
+    let mut requested = Usage::new();
     for (class, n) in classes {
-        if !made && n.sign() > 0 && !class.is_empty() {
-            usage.insert(format!("{CLASS_REQUESTS}{class}"), n.clone());
+        if n.sign() > 0 && !class.is_empty() {
+            requested.insert(format!("{CLASS_REQUESTS}{class}"), n.clone());
             if let Some(name) = cx.extended_resources.get(&class) {
-                usage.insert(format!("requests.{name}"), n.clone());
+                requested.insert(format!("requests.{name}"), n.clone());
             }
         }
         usage.insert(format!("{class}{DEVICES}"), n);
     }
+    // What the claim was made for is charged already, where it is.
+    if let Some(charged) = cx.charged_to_pods.get(object::name(claim)) {
+        requested = increase(&requested, charged);
+    }
+    usage.extend(requested.into_iter().filter(|(_, n)| n.sign() > 0));
     usage
 }

@@ -17,6 +17,8 @@ pub struct Context<'a> {
     pub now: jiff::Timestamp,
     /// The extended resources that device classes stand for, by class.
     pub extended_resources: &'a BTreeMap<String, String>,
+    /// What pods are charged that stand for claims (see [`charged_to_pod`](crate::charged_to_pod)), by the claim's name.
+    pub charged_to_pods: &'a BTreeMap<String, Usage>,
 }
 
 /// How objects of a resource are counted.

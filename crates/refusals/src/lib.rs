@@ -6,7 +6,7 @@
 //! - `ring`: the memory. `rule`: what refused a write, by upstream's texts. `resource`: the kind.
 //!
 //! Invariants:
-//! - A write that succeeds costs nothing here.
+//! - Of a write that succeeds nothing is decoded or kept.
 //! - A refusal is shown to the user that was refused, and to users that may get the object that it is about; to no others.
 //! - Of Secrets no message is kept: it may repeat what was written.
 

@@ -8,8 +8,7 @@ use jiff::Timestamp;
 use kaji_auth::{Attributes, Authorizer};
 use kaji_meta::{GroupResource, Status, object, time::Time};
 use kaji_resource::{
-    BoxFuture, CallHooks, CallRequest, Column, ColumnSource, Conversion, Ctx, GarbageCollectionPolicy,
-    Generation, Hooks, MetadataChecks, ResourceDef, Scope, UserInfo, Verb, VersionDef,
+    BoxFuture, CallHooks, CallRequest, Column, Ctx, Hooks, ResourceDef, Scope, UserInfo, Verb,
 };
 use kaji_schema::{SchemaRef, structural};
 use serde_json::{Map, Value, json};
@@ -50,44 +49,9 @@ const fn column(name: &'static str, description: &'static str) -> Column {
 
 /// The resource.
 pub fn def(refusals: &Arc<Refusals>, authorizer: &Arc<dyn Authorizer>) -> ResourceDef {
-    ResourceDef {
-        group: GROUP.into(),
-        plural: RESOURCE.into(),
-        singular: "refusal".into(),
-        kind: KIND.into(),
-        list_kind: format!("{KIND}List").into(),
-        short_names: vec![],
-        categories: vec![],
-        scope: Scope::Namespaced,
-        versions: vec![VersionDef {
-            name: VERSION.into(),
-            served: true,
-            deprecation: None,
-            schema: SchemaRef::owned(structural::build(&schema())),
-            columns: ColumnSource::Hooks(COLUMNS),
-            selectable: vec![],
-            subresources: vec![],
-        }],
-        storage: 0,
-        verbs: &[Verb::Get, Verb::List],
-        stored: false,
-        generation: Generation::None,
-        shares_storage_of: None,
-        ttl: None,
-        validate_name: kaji_meta::validation::name_is_dns_subdomain,
-        metadata_checks: MetadataChecks::default(),
-        storage_prefix: format!("{GROUP}/{RESOURCE}").into(),
-        pod_template: None,
-        allow_create_on_update: false,
-        allow_unconditional_update: false,
-        returns_deleted_object: false,
-        garbage_collection: GarbageCollectionPolicy::Unsupported,
-        writes_wait_for_caches: false,
-        is_own_namespace: false,
-        undiscovered_verbs: &[],
-        conversion: Conversion::Hub,
-        hooks: Arc::new(Shown { refusals: refusals.clone(), authorizer: authorizer.clone() }),
-    }
+    let schema = SchemaRef::owned(structural::build(&schema()));
+    let shown = Shown { refusals: refusals.clone(), authorizer: authorizer.clone() };
+    ResourceDef::computed((GROUP, VERSION, KIND, RESOURCE), Scope::Namespaced, schema, COLUMNS, shown)
 }
 
 fn schema() -> Value {

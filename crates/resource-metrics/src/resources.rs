@@ -9,10 +9,7 @@ use crate::{
 };
 use jiff::{SignedDuration, Timestamp};
 use kaji_meta::{GroupResource, Status, labels::Selector, object, quantity, quantity::Quantity, time::Time};
-use kaji_resource::{
-    BoxFuture, CallHooks, CallRequest, Column, ColumnSource, Conversion, Ctx, GarbageCollectionPolicy,
-    Generation, Hooks, MetadataChecks, ResourceDef, Scope, Verb, VersionDef,
-};
+use kaji_resource::{BoxFuture, CallHooks, CallRequest, Column, Ctx, Hooks, ResourceDef, Scope, Verb};
 use kaji_schema::{SchemaRef, structural};
 use serde_json::{Map, Value, json};
 use std::{collections::BTreeMap, sync::Arc};
@@ -69,44 +66,11 @@ fn def(
         "apiVersion": {"type": "string"}, "kind": {"type": "string"}, "metadata": {"type": "object"},
         "timestamp": {"type": "string", "format": "date-time"}, "window": {"type": "string"}}});
     schema["properties"][field] = shape;
+    let schema = SchemaRef::owned(structural::build(&schema));
     ResourceDef {
-        group: GROUP.into(),
-        plural: plural.into(),
         // As metrics-server names them: only the core group's are "node" and "pod".
         singular: "".into(),
-        kind: kind.into(),
-        list_kind: format!("{kind}List").into(),
-        short_names: vec![],
-        categories: vec![],
-        scope,
-        versions: vec![VersionDef {
-            name: VERSION.into(),
-            served: true,
-            deprecation: None,
-            schema: SchemaRef::owned(structural::build(&schema)),
-            columns: ColumnSource::Hooks(COLUMNS),
-            selectable: vec![],
-            subresources: vec![],
-        }],
-        storage: 0,
-        verbs: &[Verb::Get, Verb::List],
-        stored: false,
-        generation: Generation::None,
-        shares_storage_of: None,
-        ttl: None,
-        validate_name: kaji_meta::validation::name_is_dns_subdomain,
-        metadata_checks: MetadataChecks::default(),
-        storage_prefix: format!("{GROUP}/{plural}").into(),
-        pod_template: None,
-        allow_create_on_update: false,
-        allow_unconditional_update: false,
-        returns_deleted_object: false,
-        garbage_collection: GarbageCollectionPolicy::Unsupported,
-        writes_wait_for_caches: false,
-        is_own_namespace: false,
-        undiscovered_verbs: &[],
-        conversion: Conversion::Hub,
-        hooks: Arc::new(hooks),
+        ..ResourceDef::computed((GROUP, VERSION, kind, plural), scope, schema, COLUMNS, hooks)
     }
 }
 

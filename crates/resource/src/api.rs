@@ -89,6 +89,9 @@ pub enum FieldManagement {
     Skip,
 }
 
+/// Members of members of an object: (`spec`, `nodeName`).
+pub type Members = &'static [(&'static str, &'static str)];
+
 /// How an update is made. There is no default: every caller states its field management.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct UpdateOptions<'a> {
@@ -98,17 +101,25 @@ pub struct UpdateOptions<'a> {
     pub field_management: FieldManagement,
     /// Nothing is persisted.
     pub dry_run: bool,
+    /// The change reads and sets these members alone, and neither the kind's hooks nor its generation have to do with them. Then
+    /// the rest of the object need not be decoded: the change may be given, and the answer may have, these alone.
+    pub members: Option<Members>,
 }
 
 impl<'a> UpdateOptions<'a> {
     /// An update through a subresource (`""`: the main resource) that is persisted.
     pub const fn new(subresource: &'a str, field_management: FieldManagement) -> Self {
-        UpdateOptions { subresource, field_management, dry_run: false }
+        UpdateOptions { subresource, field_management, dry_run: false, members: None }
     }
 
     /// The same, persisted unless `dry_run`.
     pub const fn dry_run(self, dry_run: bool) -> Self {
         UpdateOptions { dry_run, ..self }
+    }
+
+    /// The same, of these members alone.
+    pub const fn of_members(self, members: Members) -> Self {
+        UpdateOptions { members: Some(members), ..self }
     }
 }
 

@@ -2,6 +2,8 @@
 //!
 //! Invariants: `storage` is an index into `versions`; a definition never changes once the engine has it.
 
+mod build;
+
 use crate::{Carries, Column, Conversion, Hooks};
 use kaji_meta::{GroupResource, GroupVersionKind};
 use kaji_schema::{SchemaRef, jsonpath::JsonPath};
@@ -338,6 +340,9 @@ pub struct ResourceDef {
     /// Whether a write is acknowledged only when the caches have it, so that it applies to every later request: kinds that
     /// configure the server itself (webhooks, policies).
     pub writes_wait_for_caches: bool,
+    /// Whether a write to a store on other machines is acknowledged as soon as that has it, a moment before the caches do: kinds with
+    /// many writes, on which the server decides nothing without a look at the store. As upstream, for which that goes for all.
+    pub acknowledged_when_stored: bool,
     /// Whether admission sees each object as in the namespace that it is: the resource of namespaces themselves.
     pub is_own_namespace: bool,
     /// Verbs of the main resource that discovery does not offer, although requests with them are answered.
@@ -355,196 +360,6 @@ impl std::fmt::Debug for ResourceDef {
 }
 
 impl ResourceDef {
-    /// A stored resource with one version and the usual verbs; refine with struct update or the builder methods.
-    pub fn builtin(
-        group: &'static str,
-        version: &'static str,
-        kind: &'static str,
-        plural: &'static str,
-        scope: Scope,
-        columns: &'static [Column],
-        hooks: impl Hooks,
-    ) -> Self {
-        let schema = kaji_schema::types::for_gvk(group, version, kind)
-            .unwrap_or_else(|| panic!("no type in the built-in table for {group}/{version} {kind}"));
-        ResourceDef {
-            group: group.into(),
-            plural: plural.into(),
-            singular: kind.to_lowercase().into(),
-            kind: kind.into(),
-            list_kind: format!("{kind}List").into(),
-            short_names: vec![],
-            categories: vec![],
-            scope,
-            versions: vec![VersionDef {
-                name: version.into(),
-                served: true,
-                deprecation: None,
-                schema,
-                columns: ColumnSource::Hooks(columns),
-                selectable: vec![],
-                subresources: vec![],
-            }],
-            storage: 0,
-            verbs: Verb::ALL,
-            stored: true,
-            generation: Generation::None,
-            shares_storage_of: None,
-            ttl: None,
-            validate_name: kaji_meta::validation::name_is_dns_subdomain,
-            metadata_checks: MetadataChecks::default(),
-            storage_prefix: plural.into(),
-            pod_template: None,
-            allow_create_on_update: false,
-            allow_unconditional_update: true,
-            returns_deleted_object: false,
-            garbage_collection: GarbageCollectionPolicy::DeleteDependents,
-            writes_wait_for_caches: false,
-            is_own_namespace: false,
-            undiscovered_verbs: &[],
-            conversion: Conversion::Hub,
-            hooks: Arc::new(hooks),
-        }
-    }
-
-    /// Short names.
-    pub fn short(mut self, names: &[&'static str]) -> Self {
-        self.short_names = names.iter().map(|n| Cow::Borrowed(*n)).collect();
-        self
-    }
-
-    /// Categories, such as `all`.
-    pub fn category(mut self, names: &[&'static str]) -> Self {
-        self.categories = names.iter().map(|n| Cow::Borrowed(*n)).collect();
-        self
-    }
-
-    /// Subresources of every version.
-    #[allow(clippy::should_implement_trait)]
-    pub fn sub(mut self, subs: &[SubresourceDef]) -> Self {
-        for v in &mut self.versions {
-            v.subresources.extend(subs.iter().cloned());
-        }
-        self
-    }
-
-    /// Selectable fields of every version.
-    pub fn select(mut self, fields: &[SelectableField]) -> Self {
-        for v in &mut self.versions {
-            v.selectable.extend(fields.iter().cloned());
-        }
-        self
-    }
-
-    /// `metadata.generation` follows the spec.
-    pub fn with_generation(mut self) -> Self {
-        self.generation = Generation::Spec;
-        self
-    }
-
-    /// `metadata.generation` counts changes of the spec, and is the client's before there are any.
-    pub fn with_generation_of_changes(mut self) -> Self {
-        self.generation = Generation::Changes;
-        self
-    }
-
-    /// The validators of metadata that the kind calls when an object is updated and when its status is.
-    pub fn metadata_checks(
-        mut self,
-        update: &'static [MetadataCheck],
-        status: &'static [MetadataCheck],
-    ) -> Self {
-        self.metadata_checks = MetadataChecks { update, status };
-        self
-    }
-
-    /// Upstream's etcd has the objects below another prefix than the plural.
-    pub fn storage_prefix(mut self, prefix: &'static str) -> Self {
-        self.storage_prefix = prefix.into();
-        self
-    }
-
-    /// The key of an object in upstream's etcd.
-    pub fn storage_key(&self, namespace: &str, name: &str) -> String {
-        let namespace = if self.namespaced() { format!("{namespace}/") } else { String::new() };
-        format!("/registry/{}/{namespace}{name}", self.storage_prefix)
-    }
-
-    /// Objects hold a pod template at this path.
-    pub fn pod_template(mut self, path: &'static [&'static str]) -> Self {
-        self.pod_template = Some(path);
-        self
-    }
-
-    /// Another name validation.
-    pub fn named(mut self, f: fn(&str, bool) -> Vec<String>) -> Self {
-        self.validate_name = f;
-        self
-    }
-
-    /// PUT creates what is missing.
-    pub fn create_on_update(mut self) -> Self {
-        self.allow_create_on_update = true;
-        self
-    }
-
-    /// Objects expire this long after they were last written.
-    pub fn expire(mut self, ttl: Duration) -> Self {
-        self.ttl = Some(ttl);
-        self
-    }
-
-    /// PUT needs a resourceVersion.
-    pub fn conditional_update_only(mut self) -> Self {
-        self.allow_unconditional_update = false;
-        self
-    }
-
-    /// DELETE answers with the deleted object.
-    pub fn return_deleted_object(mut self) -> Self {
-        self.returns_deleted_object = true;
-        self
-    }
-
-    /// What deletion does with dependents by default.
-    pub fn with_garbage_collection(mut self, policy: GarbageCollectionPolicy) -> Self {
-        self.garbage_collection = policy;
-        self
-    }
-
-    /// Writes are acknowledged when the caches have them.
-    pub fn wait_for_caches(mut self) -> Self {
-        self.writes_wait_for_caches = true;
-        self
-    }
-
-    /// Each object is the namespace that admission sees it in.
-    pub fn own_namespace(mut self) -> Self {
-        self.is_own_namespace = true;
-        self
-    }
-
-    /// Adds a further served version of the same kind, after those present. Its columns, selectable fields and
-    /// subresources are those of the first version; `Hooks::convert` translates.
-    pub fn also_version(mut self, version: &'static str, deprecation: Option<&'static str>) -> Self {
-        let schema = kaji_schema::types::for_gvk(&self.group, version, &self.kind).unwrap_or_else(|| {
-            panic!("no type in the built-in table for {}/{version} {}", self.group, self.kind)
-        });
-        let mut v = self.versions[0].clone();
-        v.name = version.into();
-        v.schema = schema;
-        v.deprecation = deprecation.map(Cow::Borrowed);
-        self.versions.push(v);
-        self
-    }
-
-    /// A kind that is only an answer to its own creation; `Hooks::call` computes it.
-    pub fn review(mut self) -> Self {
-        self.stored = false;
-        self.verbs = Verb::CREATE_ONLY;
-        self
-    }
-
     /// `deployments.apps`
     pub fn group_resource(&self) -> GroupResource {
         GroupResource::new(self.group.as_ref(), self.plural.as_ref())

@@ -17,7 +17,9 @@ pub mod nested;
 #[cfg(any(test, feature = "testing"))]
 pub mod testing;
 
-pub use api::{Api, Change, FieldManagement, ObjectReader, ObjectWriter, TypeRegistry, UpdateOptions};
+pub use api::{
+    Api, Change, FieldManagement, Members, ObjectReader, ObjectWriter, TypeRegistry, UpdateOptions,
+};
 pub use columns::{Column, age_column, name_column};
 pub use connect::{
     Carries, ConnectRequest, Connection, Host, Location, LocationQuery, Security, is_global_unicast,

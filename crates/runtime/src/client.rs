@@ -3,6 +3,7 @@
 //! Invariant: a call other than a watch ends within [`CALL_TIMEOUT`], a list of objects with its last object.
 
 use crate::{
+    batch::BatchTransport,
     feed::{ClientFeed, Collection, Listed, ObjectEvents, ObjectFeed},
     interception::{Call, InterceptedFeed, Interception},
     meta::Meta,
@@ -149,7 +150,7 @@ pub fn escape(text: &str) -> String {
 }
 
 /// The time limit of a call other than a watch.
-const CALL_TIMEOUT: Duration = Duration::from_secs(60);
+pub(crate) const CALL_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// A client with a name (`User-Agent`, and so its field manager).
 #[derive(Clone)]
@@ -159,6 +160,8 @@ pub struct Client {
     accept: &'static str,
     /// What lists and watches of whole collections are read from, if that is not the transport.
     feed: Option<Arc<dyn ObjectFeed>>,
+    /// What carries creations that are sent together, if each is not a request of the transport.
+    batches: Option<Arc<dyn BatchTransport>>,
     interception: Option<Arc<dyn Interception>>,
 }
 
@@ -174,7 +177,7 @@ pub(crate) const METADATA_LIST: &str = "application/json;as=PartialObjectMetadat
 impl Client {
     /// Wraps a `kube` client.
     pub fn new(kube: kube::Client, agent: &str) -> Self {
-        Client { kube, agent: agent.to_owned(), accept: JSON, feed: None, interception: None }
+        Client { kube, agent: agent.to_owned(), accept: JSON, feed: None, batches: None, interception: None }
     }
 
     /// The same transport under another name.
@@ -187,10 +190,23 @@ impl Client {
         Client { feed: Some(feed), ..self }
     }
 
-    /// The same client, with calls that `interception` decides about.
+    /// The same client, of which `batches` carries creations that are sent together.
+    pub fn with_batches(self, batches: Arc<dyn BatchTransport>) -> Self {
+        Client { batches: Some(batches), ..self }
+    }
+
+    pub(crate) fn batches(&self) -> Option<&dyn BatchTransport> {
+        self.batches.as_deref()
+    }
+
+    pub(crate) fn agent(&self) -> &str {
+        &self.agent
+    }
+
+    /// The same client, with calls that `interception` decides about: one by one.
     pub fn intercepted(self, interception: Arc<dyn Interception>) -> Self {
         let behind = |feed| Arc::new(InterceptedFeed::new(feed, interception.clone())) as Arc<dyn ObjectFeed>;
-        Client { feed: self.feed.map(behind), interception: Some(interception), ..self }
+        Client { feed: self.feed.map(behind), batches: None, interception: Some(interception), ..self }
     }
 
     pub(crate) fn accepting(&self, accept: &'static str) -> Self {
@@ -329,6 +345,11 @@ impl Client {
         decode(&self.call(Method::PUT, &target.path(), JSON, json(body)).await?)
     }
 
+    /// PATCH, without decoding the response.
+    pub async fn patch_only(&self, target: &Target, content_type: &str, body: &Value) -> Result<(), Error> {
+        self.call(Method::PATCH, &target.path(), content_type, json(body)).await.map(drop)
+    }
+
     /// PATCH with a content type and query (`""` or `a=b&c=d`).
     pub async fn patch(
         &self,
@@ -352,7 +373,7 @@ impl Client {
 
 const JSON: &str = "application/json";
 
-fn json(value: &Value) -> Bytes {
+pub(crate) fn json(value: &Value) -> Bytes {
     let mut out = vec![];
     if !value.is_null() {
         kaji_meta::json::write(&mut out, value);

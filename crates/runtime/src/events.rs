@@ -1,10 +1,15 @@
 //! Event recording, as client-go's `tools/record`: events are correlated and written by one task per component.
 //!
-//! Invariant: recording never blocks the caller; the queue is bounded, and an event that finds it full is dropped.
+//! Invariants:
+//! - Recording never blocks the caller; the queue is bounded, and an event that finds it full is dropped.
+//! - Events that wait are created together; repeats of one are written after it.
 
 mod correlator;
 
-use crate::client::{Client, Target};
+use crate::{
+    batch,
+    client::{Client, Target},
+};
 use correlator::{Correlator, Observation};
 use kaji_meta::{random::Random, time::Clock};
 use serde_json::{Value, json};
@@ -101,28 +106,34 @@ struct Writer {
 
 impl Writer {
     async fn run(mut self, mut receiver: mpsc::Receiver<EventRecord>) {
-        while let Some(event) = receiver.recv().await {
-            if let Err(error) = self.write(event).await {
-                tracing::debug!(%error, "an event could not be written");
+        let mut events = Vec::new();
+        while receiver.recv_many(&mut events, batch::SIZE).await > 0 {
+            let mut new = Vec::new();
+            for event in events.drain(..) {
+                self.write(event, &mut new).await;
             }
+            self.create(new).await;
         }
     }
 
-    async fn write(&mut self, mut event: EventRecord) -> Result<(), crate::Error> {
+    /// Writes an event that has an object; one that has none joins the new ones. Events with one key are written in order.
+    async fn write(&mut self, mut event: EventRecord, new: &mut Vec<NewEvent>) {
         let now = self.clock.now();
         truncate(&mut event.message);
-        let Some(mut observed) = self.correlator.observe(&event, now) else { return Ok(()) };
+        let Some(mut observed) = self.correlator.observe(&event, now) else { return };
         truncate(&mut observed.message);
+        if new.iter().any(|other| other.key == observed.key) {
+            self.create(std::mem::take(new)).await;
+            observed.existing = self.correlator.object(&observed.key);
+        }
         if let Some(target) = &observed.existing {
-            let patched = self.increase(target, &observed, now).await;
-            // Expired meanwhile: it is created again.
-            if !matches!(&patched, Err(error) if error.not_found()) {
-                return patched;
+            match self.increase(target, &observed, now).await {
+                // Expired meanwhile: it is created again.
+                Err(error) if error.not_found() => {}
+                outcome => return outcome.unwrap_or_else(|error| not_written(&error)),
             }
         }
-        let target = self.create(event, &observed, now).await?;
-        self.correlator.written(&observed.key, target);
-        Ok(())
+        new.push(self.new_event(event, observed, now));
     }
 
     async fn increase(
@@ -134,15 +145,28 @@ impl Writer {
         let last = kaji_meta::time::Time::new(now).to_string();
         let patch = json!({"count": observed.count, "lastTimestamp": last, "message": observed.message});
         let content_type = crate::PatchKind::Strategic.content_type();
-        self.client.patch(target, content_type, "", &patch).await.map(drop)
+        self.client.patch_only(target, content_type, &patch).await
     }
 
-    async fn create(
-        &self,
-        event: EventRecord,
-        observed: &Observation,
-        now: jiff::Timestamp,
-    ) -> Result<Target, crate::Error> {
+    /// Creates the objects of new events, together.
+    async fn create(&mut self, new: Vec<NewEvent>) {
+        if new.is_empty() {
+            return;
+        }
+        let parts = |NewEvent { key, collection, name, body }: NewEvent| {
+            let object = Target { name, ..collection.clone() };
+            ((collection, body), (key, object))
+        };
+        let (creations, objects): (Vec<_>, Vec<_>) = new.into_iter().map(parts).unzip();
+        for ((key, object), outcome) in objects.into_iter().zip(self.client.create_all(creations).await) {
+            match outcome {
+                Ok(()) => self.correlator.written(&key, object),
+                Err(error) => not_written(&error),
+            }
+        }
+    }
+
+    fn new_event(&self, event: EventRecord, observed: Observation, now: jiff::Timestamp) -> NewEvent {
         let field = |name: &str| event.regarding.get(name).and_then(Value::as_str).unwrap_or_default();
         let namespace = match field("namespace") {
             "" => "default".to_owned(),
@@ -166,12 +190,23 @@ impl Writer {
             "reportingComponent": self.component,
             "reportingInstance": "",
         });
-        let mut target =
+        let collection =
             Target { version: "v1".into(), resource: "events".into(), namespace, ..Target::default() };
-        self.client.post(&target, &body).await?;
-        target.name = name;
-        Ok(target)
+        NewEvent { key: observed.key, collection, name, body }
     }
+}
+
+/// An event without an object.
+struct NewEvent {
+    /// Identifies the event in the log.
+    key: String,
+    collection: Target,
+    name: String,
+    body: Value,
+}
+
+fn not_written(error: &crate::Error) {
+    tracing::debug!(%error, "an event could not be written");
 }
 
 /// Cuts a message at upstream's limit, between two characters.

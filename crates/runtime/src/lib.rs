@@ -7,6 +7,7 @@
 //! - The applier waits until the informers show its writes before the same key is reconciled again.
 //! - Queues, retries, batches and waits are bounded.
 
+pub mod batch;
 pub mod client;
 pub mod controller;
 pub mod events;
@@ -28,6 +29,7 @@ pub mod view;
 pub mod volume_binding;
 pub mod watch;
 
+pub use batch::{BatchTransport, Batcher};
 pub use client::{Client, Error, Target};
 pub use controller::{Controller, Cx, Failure, Reconciler, Shared, run};
 pub use events::{EventRecord, EventType, Recorder};

@@ -51,7 +51,7 @@ pub use job::{
 pub use lease::{Lease, LeaseSpec};
 pub use migration::{StorageVersionMigration, StorageVersionMigrationSpec, StorageVersionMigrationStatus};
 pub use namespace::{ConfigMap, Namespace, NamespaceSpec, NamespaceStatus, SecretReference, ServiceAccount};
-pub use node::{AttachedVolume, Node, NodeImage, Taint};
+pub use node::{AttachedVolume, Node, NodeAddress, NodeImage, Taint};
 pub use node_selector::{NodeRequirement, NodeSelector, NodeSelectorTerm};
 pub use pod::{
     ClaimVolume, Container, ContainerPort, ContainerState, ContainerStatus, DeviceClaim, DeviceClaimStatus,

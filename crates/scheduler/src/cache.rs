@@ -21,7 +21,7 @@ struct CountedPod {
 }
 
 /// A pod that is not counted for a while.
-pub struct TakenPod {
+pub struct RemovedPod {
     node: Arc<str>,
     info: Arc<PodInfo>,
     assumed: bool,
@@ -140,15 +140,15 @@ impl Cache {
     }
 
     /// Stops counting a pod for a while: what there would be without it is to be tried.
-    pub fn take(&mut self, key: &Key) -> Option<TakenPod> {
+    pub fn take(&mut self, key: &Key) -> Option<RemovedPod> {
         let counted = self.pods.get(key)?;
         let (node, assumed) = (counted.node.clone(), counted.assumed);
         let info = self.remove_pod(key)?;
-        Some(TakenPod { node, info, assumed })
+        Some(RemovedPod { node, info, assumed })
     }
 
     /// Counts a pod again.
-    pub fn put_back(&mut self, pod: TakenPod) {
+    pub fn put_back(&mut self, pod: RemovedPod) {
         self.count(pod.info.key(), &pod.node, pod.info, pod.assumed);
     }
 

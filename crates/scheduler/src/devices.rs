@@ -28,7 +28,7 @@ mod usage;
 pub use allocator::{AllocationError, Limit, allocate};
 pub use classes::{class_of, is_backed_by_devices};
 pub use inventory::Inventory;
-pub use requests::{Claim, Wishes};
+pub use requests::{Claim, DeviceRequests};
 pub use selectors::Selectors;
 pub use usage::Usage;
 

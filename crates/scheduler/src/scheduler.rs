@@ -26,7 +26,7 @@ use crate::{
     status_writer::{Condition, StatusWriter, status_patch},
 };
 use kaji_runtime::{
-    Client, EventRecord, Informer, Informers, Key, Recorder, Shared,
+    Batcher, Client, EventRecord, Informer, Informers, Key, Recorder, Shared,
     objects::{Node, Pod, PodGroup},
     time,
 };
@@ -41,8 +41,8 @@ use tokio::{
     time::Instant,
 };
 
-/// Bindings in flight at once.
-const BINDINGS: usize = 64;
+/// Bindings in flight at once: those that are sent, and those that wait to be sent together with others.
+const BINDINGS: usize = 512;
 /// Decisions between two looks at what the informers have reported.
 const DECISIONS: usize = 64;
 /// Events of placed pods that wait to be written; bindings wait when there are more.
@@ -120,6 +120,7 @@ struct Scheduler {
     pods: Arc<Informer<Pod>>,
     shared: Shared,
     client: Client,
+    binder: Batcher,
     recorders: Vec<Recorder>,
     /// Events of placed pods, on their way to the recorder of the profile.
     placed: Vec<mpsc::Sender<EventRecord>>,
@@ -167,6 +168,7 @@ impl Scheduler {
             Recorder::start(shared.client.clone(), name, shared.clock.clone(), shared.random.clone())
         };
         let recorders: Vec<Recorder> = profiles.iter().map(recorder).collect();
+        let client = shared.client.named("kube-scheduler");
         Scheduler {
             groups,
             grown: BTreeSet::new(),
@@ -177,7 +179,8 @@ impl Scheduler {
             recorders,
             profiles,
             pods,
-            client: shared.client.named("kube-scheduler"),
+            binder: Batcher::start(client.clone()),
+            client,
             shared,
             listers,
             metrics,
@@ -306,6 +309,7 @@ impl Scheduler {
             node,
             listers: self.listers.clone(),
             client: self.client.clone(),
+            binder: self.binder.clone(),
             recorder: self.recorders[popped.profile].clone(),
             placed: self.placed[popped.profile].clone(),
             clock: self.shared.clock.clone(),

@@ -2,7 +2,7 @@
 //! event that may help, gated ones.
 //!
 //! Invariants:
-//! - A pod is in one place: active, backing off, unschedulable, gated, or in flight.
+//! - A pod is in one state: active, backing off, unschedulable, gated, or in flight.
 //! - An event during a pod's attempt counts when the pod comes back: no change that may help is missed. At most [`EVENTS`] are
 //!   kept for pods in flight; a pod with an attempt that began before a dropped one comes back as if it had helped.
 //! - Backoff grows with the attempts and is kept over them; an event does not shorten it.
@@ -45,7 +45,7 @@ const FLUSH: Duration = Duration::from_secs(300);
 type Order = (i64, u64);
 
 #[derive(Clone, Debug, PartialEq)]
-enum Place {
+enum QueueState {
     Active,
     Backoff(Instant),
     /// Since when.
@@ -70,7 +70,7 @@ struct Queued {
     rejectors: BTreeSet<&'static str>,
     /// Those that wait for something of their own.
     pending: BTreeSet<&'static str>,
-    place: Place,
+    state: QueueState,
 }
 
 /// A pod that is to be scheduled now.
@@ -153,7 +153,7 @@ impl SchedulingQueue {
             arrived: now,
             rejectors: BTreeSet::new(),
             pending: BTreeSet::new(),
-            place: Place::Active,
+            state: QueueState::Active,
         };
         self.pods.insert(key.clone(), queued);
         self.activate(&key);
@@ -164,10 +164,10 @@ impl SchedulingQueue {
         let Some(queued) = self.pods.get_mut(key) else { return };
         let event = Event::of_unscheduled_pod(Some(queued.info.pod.clone()), Some(info.pod.clone()));
         queued.info = info;
-        match (&queued.place, event) {
-            (Place::Gated(_), _) => self.activate(key),
-            (Place::InFlight(_), Some(event)) => self.events.push(event),
-            (Place::Unschedulable(_), Some(event)) => self.wake(key, &event, now),
+        match (&queued.state, event) {
+            (QueueState::Gated(_), _) => self.activate(key),
+            (QueueState::InFlight(_), Some(event)) => self.events.push(event),
+            (QueueState::Unschedulable(_), Some(event)) => self.wake(key, &event, now),
             _ => {}
         }
     }
@@ -199,12 +199,12 @@ impl SchedulingQueue {
     /// A pod that waits, whatever for, is to be scheduled now: with others of its group. `None` if it is in flight already, or
     /// a plugin keeps it out.
     pub fn pop_specific(&mut self, key: &Key) -> Option<Popped> {
-        if matches!(self.pods.get(key)?.place, Place::InFlight(_)) {
+        if matches!(self.pods.get(key)?.state, QueueState::InFlight(_)) {
             return None;
         }
         self.activate(key);
-        match self.pods.get(key)?.place {
-            Place::Active => self.take(key.clone()),
+        match self.pods.get(key)?.state {
+            QueueState::Active => self.take(key.clone()),
             _ => None,
         }
     }
@@ -213,7 +213,7 @@ impl SchedulingQueue {
         self.leave(&key);
         let number = self.events.begin();
         let queued = self.pods.get_mut(&key)?;
-        queued.place = Place::InFlight(number);
+        queued.state = QueueState::InFlight(number);
         queued.attempts = queued.attempts.saturating_add(1);
         let (info, profile) = (queued.info.clone(), queued.profile);
         Some(Popped { info, profile, attempts: queued.attempts, arrived: queued.arrived, key })
@@ -230,7 +230,7 @@ impl SchedulingQueue {
         let Some((began, profile)) = self.come_back(key, now) else { return };
         let Some(queued) = self.pods.get_mut(key) else { return };
         (queued.rejectors, queued.pending) = (plugins, pending);
-        queued.place = Place::Unschedulable(now);
+        queued.state = QueueState::Unschedulable(now);
         let nothing_to_wait_for = queued.rejectors.is_empty() && queued.pending.is_empty();
         self.waiting.insert(queued.order, key.clone());
         let profiles = self.profiles.clone();
@@ -251,7 +251,7 @@ impl SchedulingQueue {
         if let Some(queued) = self.pods.get_mut(key) {
             queued.rejectors.clear();
             queued.pending.clear();
-            queued.place = Place::Unschedulable(now);
+            queued.state = QueueState::Unschedulable(now);
             self.waiting.insert(queued.order, key.clone());
         }
         self.requeue(key, false, now);
@@ -259,7 +259,7 @@ impl SchedulingQueue {
 
     fn come_back(&mut self, key: &Key, now: Instant) -> Option<(u64, usize)> {
         let queued = self.pods.get_mut(key)?;
-        let Place::InFlight(began) = queued.place else { return None };
+        let QueueState::InFlight(began) = queued.state else { return None };
         let backoff =
             self.backoffs.initial.saturating_mul(1 << queued.failures.min(20)).min(self.backoffs.max);
         queued.failures = queued.failures.saturating_add(1);
@@ -277,8 +277,8 @@ impl SchedulingQueue {
             return;
         }
         let concerned = |key: &&Key| {
-            self.pods.get(*key).is_some_and(|queued| match &queued.place {
-                Place::Gated(plugin) => interested.contains(plugin),
+            self.pods.get(*key).is_some_and(|queued| match &queued.state {
+                QueueState::Gated(plugin) => interested.contains(plugin),
                 _ => queued.rejectors.iter().chain(&queued.pending).any(|p| interested.contains(p)),
             })
         };
@@ -298,20 +298,23 @@ impl SchedulingQueue {
     fn wake(&mut self, key: &Key, event: &Event, now: Instant) {
         let Some(queued) = self.pods.get(key) else { return };
         let Some(profile) = self.profiles.get(queued.profile) else { return };
-        match &queued.place {
-            Place::Unschedulable(_) => {
+        match &queued.state {
+            QueueState::Unschedulable(_) => {
                 if let Some(at_once) = wakes(profile, queued, event) {
                     self.requeue(key, at_once, now);
                 }
             }
-            Place::Gated(plugin) if profile.wakes(plugin, &queued.info, event) => self.activate(key),
+            QueueState::Gated(plugin) if profile.wakes(plugin, &queued.info, event) => self.activate(key),
             _ => {}
         }
     }
 
     /// A pod that was preempted for, or for which preemption has failed: it is tried again at once.
     pub fn activate_now(&mut self, key: &Key) {
-        if self.pods.get(key).is_some_and(|q| matches!(q.place, Place::Unschedulable(_) | Place::Backoff(_)))
+        if self
+            .pods
+            .get(key)
+            .is_some_and(|q| matches!(q.state, QueueState::Unschedulable(_) | QueueState::Backoff(_)))
         {
             self.activate(key);
         }
@@ -319,7 +322,7 @@ impl SchedulingQueue {
 
     fn requeue(&mut self, key: &Key, at_once: bool, now: Instant) {
         let Some(queued) = self.pods.get(key) else { return };
-        if matches!(queued.place, Place::Gated(_)) {
+        if matches!(queued.state, QueueState::Gated(_)) {
             return self.activate(key);
         }
         let Some(ends) = queued.backoff_ends.filter(|ends| *ends > now && !at_once) else {
@@ -327,7 +330,7 @@ impl SchedulingQueue {
         };
         self.leave(key);
         let Some(queued) = self.pods.get_mut(key) else { return };
-        queued.place = Place::Backoff(ends);
+        queued.state = QueueState::Backoff(ends);
         self.backing_off.insert((ends, queued.order));
         self.backing_off_keys.insert(queued.order, key.clone());
     }
@@ -339,27 +342,27 @@ impl SchedulingQueue {
         let Some(profile) = self.profiles.get(queued.profile) else { return };
         match profile.pre_enqueue(&queued.info, &self.listers) {
             Err(status) => {
-                queued.place = Place::Gated(status.plugin);
+                queued.state = QueueState::Gated(status.plugin);
                 self.waiting.insert(queued.order, key.clone());
             }
             Ok(()) => {
-                queued.place = Place::Active;
+                queued.state = QueueState::Active;
                 self.active.insert(queued.order, key.clone());
             }
         }
     }
 
-    /// Takes a pod out of its place.
+    /// Takes a pod out of its queue.
     fn leave(&mut self, key: &Key) {
         let Some(queued) = self.pods.get(key) else { return };
-        match &queued.place {
-            Place::Active => drop(self.active.remove(&queued.order)),
-            Place::Backoff(ends) => {
+        match &queued.state {
+            QueueState::Active => drop(self.active.remove(&queued.order)),
+            QueueState::Backoff(ends) => {
                 self.backing_off.remove(&(*ends, queued.order));
                 self.backing_off_keys.remove(&queued.order);
             }
-            Place::Unschedulable(_) | Place::Gated(_) => drop(self.waiting.remove(&queued.order)),
-            Place::InFlight(began) => self.events.end(*began),
+            QueueState::Unschedulable(_) | QueueState::Gated(_) => drop(self.waiting.remove(&queued.order)),
+            QueueState::InFlight(began) => self.events.end(*began),
         }
     }
 
@@ -370,8 +373,8 @@ impl SchedulingQueue {
             self.activate(&key);
         }
         let long = |key: &&Key| {
-            let place = self.pods.get(*key).map(|queued| &queued.place);
-            matches!(place, Some(Place::Unschedulable(since)) if *since + FLUSH <= now)
+            let state = self.pods.get(*key).map(|queued| &queued.state);
+            matches!(state, Some(QueueState::Unschedulable(since)) if *since + FLUSH <= now)
         };
         let long: Vec<Key> = self.waiting.values().filter(long).cloned().collect();
         long.iter().for_each(|key| self.activate(key));
@@ -380,8 +383,8 @@ impl SchedulingQueue {
     /// When the next pod is due.
     pub fn next_due(&self) -> Option<Instant> {
         let backoff = self.backing_off.first().map(|(ends, _)| *ends);
-        let long = self.waiting.values().filter_map(|key| match self.pods.get(key)?.place {
-            Place::Unschedulable(since) => Some(since + FLUSH),
+        let long = self.waiting.values().filter_map(|key| match self.pods.get(key)?.state {
+            QueueState::Unschedulable(since) => Some(since + FLUSH),
             _ => None,
         });
         backoff.into_iter().chain(long.min()).min()
@@ -390,7 +393,7 @@ impl SchedulingQueue {
     /// How many pods are where.
     pub fn pending(&self) -> Pending {
         let gated = self.waiting.values().filter_map(|key| self.pods.get(key));
-        let gated = gated.filter(|q| matches!(q.place, Place::Gated(_))).count();
+        let gated = gated.filter(|q| matches!(q.state, QueueState::Gated(_))).count();
         Pending {
             active: self.active.len(),
             backoff: self.backing_off.len(),

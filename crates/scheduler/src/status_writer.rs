@@ -104,7 +104,7 @@ impl<T: Projection> StatusWriter<T> {
             let write = |(key, patch): (Key, Value)| async move {
                 let target = Target::of::<T>(&key.namespace, &key.name).subresource("status");
                 let kind = PatchKind::Strategic.content_type();
-                if let Err(error) = client.patch(&target, kind, "", &patch).await {
+                if let Err(error) = client.patch_only(&target, kind, &patch).await {
                     // The next attempt writes it again.
                     tracing::debug!(resource = T::RESOURCE, %key, %error, "failed to write a status");
                 }

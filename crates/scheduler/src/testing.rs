@@ -140,6 +140,23 @@ impl Cluster {
         Some(chosen.node)
     }
 
+    /// Decides on a pod and reserves for it: its node, and what plugins keep.
+    pub fn reserve(&mut self, value: &Value) -> Option<(String, CycleState)> {
+        let pod = pod(value);
+        let Decision::Bind(chosen) = self.decide(&pod) else { return None };
+        let mut state = chosen.state;
+        let cycle = Cycle {
+            pod: &pod,
+            snapshot: self.cache.snapshot(),
+            listers: &self.listers,
+            nominator: &self.nominator,
+            random: &self.random,
+            now: jiff::Timestamp::UNIX_EPOCH,
+        };
+        self.profiles[0].reserve(&cycle, &mut state, &chosen.node).unwrap();
+        Some((chosen.node, state))
+    }
+
     /// The scores that one plugin gives to all nodes for a pod, by the nodes' names.
     pub fn scores(&mut self, plugin: &str, value: &Value) -> String {
         let pod = pod(value);

@@ -29,6 +29,8 @@ pub struct Parts<'a> {
     pub body: Bytes,
     /// Memory that it has reserved.
     pub memory: Option<Arc<dyn MemoryReservation>>,
+    /// Its audit id.
+    pub audit_id: &'a HeaderValue,
     /// Its audit record.
     pub audit: Option<Arc<dyn AuditContext>>,
     /// Authorizes an update that creates.
@@ -39,7 +41,8 @@ pub struct Parts<'a> {
 
 /// Builds the engine's request, or tells why not (405, 406).
 pub fn request(parts: Parts<'_>) -> Result<ApiRequest, Status> {
-    let Parts { headers, info, target, user, body, memory, audit, create_authorizer, deadline } = parts;
+    let Parts { headers, info, target, user, body, memory, audit_id, audit, create_authorizer, deadline } =
+        parts;
     let verb = verb(&info.verb).ok_or_else(routing::method_not_allowed)?;
     let text = |name| headers.get(name).and_then(|v: &HeaderValue| v.to_str().ok());
     let mut accept = negotiate::accept(text(header::ACCEPT), verb == Verb::Watch).ok_or_else(|| {
@@ -72,10 +75,19 @@ pub fn request(parts: Parts<'_>) -> Result<ApiRequest, Status> {
         memory,
         user,
         user_agent: agent.to_owned(),
+        audit_id: audit_id_of_write(verb, audit_id),
         audit,
         create_authorizer,
         deadline,
     })
+}
+
+/// What the history has of a write.
+fn audit_id_of_write(verb: Verb, id: &HeaderValue) -> String {
+    match verb {
+        Verb::Get | Verb::List | Verb::Watch => String::new(),
+        _ => id.to_str().unwrap_or_default().to_owned(),
+    }
 }
 
 /// Builds the engine's request of a connection. What the other server answers with is negotiated with that server; only a
@@ -109,6 +121,7 @@ fn verb(text: &str) -> Option<Verb> {
 
 /// Turns an engine's answer into HTTP, compressed when the client takes gzip and the answer is large.
 pub fn response(answer: ApiResponse, gzip: bool) -> Response<ResponseBody> {
+    let retry_after = retry_after(&answer);
     let body = match answer.body {
         Body::Full(bytes) => ResponseBody::full(bytes),
         Body::Chunks(pieces) => ResponseBody::chunks(pieces),
@@ -128,8 +141,23 @@ pub fn response(answer: ApiResponse, gzip: bool) -> Response<ResponseBody> {
         headers.insert(header::CONTENT_ENCODING, HeaderValue::from_static("gzip"));
         headers.append(header::VARY, HeaderValue::from_static("Accept-Encoding"));
     }
+    if let Some(seconds) = retry_after {
+        headers.insert(header::RETRY_AFTER, HeaderValue::from(seconds));
+    }
     add_warnings(headers, &answer.warnings);
     response
+}
+
+/// When to try again, as an error's details say it: clients go by the header. Source: `responsewriters/writers.go` of apiserver.
+fn retry_after(answer: &ApiResponse) -> Option<u64> {
+    /// Errors are short; one with many causes names no time.
+    const SHORT: usize = 64 << 10;
+    let Body::Full(bytes) = &answer.body else { return None };
+    if answer.code < 400 || answer.content_type != "application/json" || bytes.len() > SHORT {
+        return None;
+    }
+    let status: serde_json::Value = serde_json::from_slice(bytes).ok()?;
+    status["details"]["retryAfterSeconds"].as_u64().filter(|seconds| *seconds > 0)
 }
 
 /// `Warning: 299 - "text"` for each text, once. Bounded as upstream's: if all of them have more than 4096 characters, each
@@ -181,5 +209,17 @@ mod tests {
         let cut = sent(&many);
         assert!(cut.iter().all(|w| w.len() == 256 + r#"299 - """#.len()), "{cut:?}");
         assert_eq!(cut.len(), 4096_usize.div_ceil(256 + 8));
+    }
+
+    #[test]
+    fn errors_that_say_when_to_try_again_say_it_in_a_header() {
+        let mut status = Status::service_unavailable("apiserver is shutting down");
+        let header = |status: &Status| {
+            let response = response(ApiResponse::from(status.clone()), false);
+            response.headers().get(header::RETRY_AFTER).map(|value| value.to_str().unwrap().to_owned())
+        };
+        assert_eq!(header(&status), None);
+        status.details.get_or_insert_default().retry_after_seconds = 1;
+        assert_eq!(header(&status).as_deref(), Some("1"));
     }
 }

@@ -50,7 +50,7 @@ pub struct AuthorizationMetrics {
     open: Family<ResultLabels, Counter>,
     excluded: Family<ConditionLabels, Counter>,
     failed: Family<ConditionLabels, Counter>,
-    judged: Family<ConditionLabels, Histogram, fn() -> Histogram>,
+    evaluated: Family<ConditionLabels, Histogram, fn() -> Histogram>,
     /// How the file fared.
     pub reloads: ReloadMetrics,
 }
@@ -65,7 +65,7 @@ impl AuthorizationMetrics {
             open: Family::default(),
             excluded: Family::default(),
             failed: Family::default(),
-            judged: Family::new_with_constructor(short_buckets),
+            evaluated: Family::new_with_constructor(short_buckets),
             reloads: ReloadMetrics::new("authorization", server),
         }
     }
@@ -85,7 +85,7 @@ impl AuthorizationMetrics {
         group.register("match_condition_evaluation_errors", help, self.failed.clone());
         let help =
             "Authorization match condition evaluation time in seconds, split by authorizer type and name.";
-        group.register("match_condition_evaluation_seconds", help, self.judged.clone());
+        group.register("match_condition_evaluation_seconds", help, self.evaluated.clone());
         self.reloads.register(registry);
     }
 
@@ -109,7 +109,7 @@ impl Witness for AuthorizationMetrics {
 
     fn conditions(&self, name: &str, took: Duration, excluded: bool, failed: bool) {
         let labels = ConditionLabels { r#type: "Webhook", name: name.to_owned() };
-        self.judged.get_or_create(&labels).observe(took.as_secs_f64());
+        self.evaluated.get_or_create(&labels).observe(took.as_secs_f64());
         if excluded {
             self.excluded.get_or_create(&labels).inc();
         }

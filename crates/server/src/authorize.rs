@@ -1,4 +1,5 @@
-//! Authorization of HTTP requests: the attributes of a request, and upstream's 403.
+//! Authorization of HTTP requests: the attributes of a request, and upstream's 403. An update or patch that would create its object is
+//! authorized a second time, as a create, from the engine's pipeline.
 
 use crate::{
     body::ResponseBody,

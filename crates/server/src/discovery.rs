@@ -29,12 +29,12 @@ pub struct Document {
 }
 
 /// What documents are made of: the registry's generation and the extensions'.
-type Made = (u64, (u64, u64));
+type Generations = (u64, (u64, u64));
 
 /// Discovery of one server.
 #[derive(Default)]
 pub struct Discovery {
-    aggregated: Mutex<Option<(Made, Document, Document)>>,
+    aggregated: Mutex<Option<(Generations, Document, Document)>>,
 }
 
 /// One group with its versions in order of preference.

@@ -6,6 +6,7 @@ pub mod audit;
 mod authentication_metrics;
 mod authorization_metrics;
 mod authorize;
+mod batch;
 mod body;
 mod body_memory;
 pub mod cluster_authentication_trust;
@@ -43,6 +44,7 @@ mod websocket;
 
 pub use audit::Audit;
 pub use authorization_metrics::{AuthorizationMetrics, Counter};
+pub use batch::{Creation, CreationAnswer};
 pub use body::ResponseBody;
 pub use body_memory::BodyMemory;
 pub use connect::{ADDRESS_TYPES, Connector, NodeClient};

@@ -59,13 +59,22 @@ impl LocalService {
         Ok(self.serve(request).await)
     }
 
+    /// What requests come from that have this `User-Agent`.
+    pub(crate) fn peer(&self, agent: &str) -> Peer {
+        Peer::trusted((self.identities)(agent))
+    }
+
+    pub(crate) fn stack(&self) -> Arc<Stack> {
+        self.stack.clone()
+    }
+
     async fn serve<B>(&self, mut request: Request<B>) -> Response<ResponseBody>
     where
         B: http_body::Body<Data = Bytes> + Send + 'static,
         B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
     {
         let agent = request.headers().get(header::USER_AGENT).and_then(|agent| agent.to_str().ok());
-        let peer = Peer::trusted((self.identities)(agent.unwrap_or_default()));
+        let peer = self.peer(agent.unwrap_or_default());
         request.extensions_mut().insert(peer);
         self.stack.clone().serve(request).await
     }

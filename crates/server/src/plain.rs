@@ -296,6 +296,20 @@ pub(crate) fn text(
     response
 }
 
+/// Upstream's response to a request after its handler panicked. The process' panic hook has logged the panic.
+pub(crate) fn panicked(method: &Method, uri: &http::Uri, id: Option<&HeaderValue>) -> Response<ResponseBody> {
+    tracing::error!(%method, %uri, audit_id = ?id, "apiserver panic'd");
+    let message = "This request caused apiserver to panic. Look in the logs for details.\n";
+    text(500, "text/plain; charset=utf-8", message)
+}
+
+/// Upstream's response to a request that may not continue without an audit record.
+pub(crate) fn not_recorded(parts: &Parts) -> Response<ResponseBody> {
+    let uri = kaji_meta::text::quote(&parts.uri.to_string());
+    let message = format!("Internal Server Error: {uri}: failed to store audit event\n");
+    text(500, "text/plain; charset=utf-8", message)
+}
+
 fn compressed(parts: &Parts, response: Response<ResponseBody>) -> Response<ResponseBody> {
     if !takes_gzip(&parts.headers) {
         return response;

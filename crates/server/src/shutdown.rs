@@ -22,7 +22,7 @@ const LOOPBACK_AGENT: &str = "kube-apiserver/";
 /// How long no request may have been in flight before there are none: a connection that was just made has not sent its own yet.
 const QUIET: Duration = Duration::from_millis(200);
 /// How often requests in flight are counted meanwhile.
-const LOOK: Duration = Duration::from_millis(10);
+const POLL_INTERVAL: Duration = Duration::from_millis(10);
 
 /// How a server ends, by upstream's flags.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -32,6 +32,9 @@ pub struct ShutdownOptions {
     /// Whether new requests are answered with 429 while those in flight end (`--shutdown-send-retry-after`); if not, the listener is
     /// closed before.
     pub send_retry_after: bool,
+    /// Within which time watches end one after another once no new requests are taken (`--shutdown-watch-termination-grace-period`);
+    /// zero if they end all at once, after requests in flight.
+    pub watch_termination: Duration,
 }
 
 /// Whether new requests are refused.
@@ -68,7 +71,7 @@ pub(crate) async fn quiet(in_flight: impl Fn() -> i64, limit: Duration) {
     let begun = Instant::now();
     let mut busy = begun;
     while busy.elapsed() < QUIET && begun.elapsed() < limit {
-        sleep(LOOK).await;
+        sleep(POLL_INTERVAL).await;
         if in_flight() > 0 {
             busy = Instant::now();
         }
@@ -129,7 +132,7 @@ mod tests {
         // The third to the hundredth look find a request.
         quiet(|| i64::from((3..=100).contains(&asked.fetch_add(1, Ordering::Relaxed))), Duration::MAX).await;
         let took = begun.elapsed();
-        assert!(took > LOOK * 100 + QUIET && took < LOOK * 110 + QUIET, "{took:?}");
+        assert!(took > POLL_INTERVAL * 100 + QUIET && took < POLL_INTERVAL * 110 + QUIET, "{took:?}");
         let begun = Instant::now();
         quiet(|| 1, Duration::from_secs(60)).await;
         assert!(begun.elapsed() >= Duration::from_secs(60) && begun.elapsed() < Duration::from_secs(61));

@@ -12,6 +12,7 @@ use crate::{
     api,
     audit::{Audit, ID_HEADER, Record, RemoteAddress, RequestAudit},
     authorize,
+    batch::SharedSeat,
     body::ResponseBody,
     body_memory::BodyMemory,
     connect::{ConnectContext, Connector},
@@ -38,7 +39,7 @@ use crate::{
 };
 use bytes::Bytes;
 use futures_util::FutureExt;
-use http::{HeaderValue, Method, Request, Response, header};
+use http::{HeaderValue, Request, Response, header};
 use http_body_util::BodyExt;
 use kaji_aggregator::{Aggregator, ForwardContext, Route};
 use kaji_auth::{Authorizer, authn::IssuerDocuments};
@@ -127,7 +128,7 @@ impl Stack {
         let response = AssertUnwindSafe(self.clone().respond(request, started)).catch_unwind().await;
         response.unwrap_or_else(|_| {
             self.metrics.finish(&RequestInfo::default(), false, 500, started.elapsed());
-            panicked(&method, &uri, None)
+            plain::panicked(&method, &uri, None)
         })
     }
 
@@ -161,7 +162,9 @@ impl Stack {
             Ok(limit) => {
                 let time = limit.unwrap_or(self.request_timeout);
                 context.deadline = limit.map(Deadline::after).unwrap_or_default();
-                let end = context.deadline.instant();
+                // What shares a task with others is not dropped: the engine commits nothing after the deadline.
+                let together = parts.extensions.get::<SharedSeat>().is_some();
+                let end = context.deadline.instant().filter(|_| !together);
                 let answer = self.handle(&mut parts, &info, body, time, &mut context);
                 // Boxed, because it is large and would be copied with every future around it.
                 let answer = Box::pin(AssertUnwindSafe(answer).catch_unwind());
@@ -174,7 +177,7 @@ impl Stack {
                 };
                 answer.unwrap_or_else(|_| {
                     context.audit.record.iter().for_each(|r| r.panicked());
-                    Ok(panicked(&parts.method, &parts.uri, Some(&context.audit.id)))
+                    Ok(plain::panicked(&parts.method, &parts.uri, Some(&context.audit.id)))
                 })
             }
         };
@@ -215,7 +218,7 @@ impl Stack {
         B: http_body::Body<Data = Bytes> + Send + 'static,
         B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
     {
-        match self.admit(parts, info, time, context).await {
+        match self.authenticate_and_authorize(parts, info, time, context).await {
             Ok(admitted) => self.serve_admitted(parts, info, body, admitted, time, context).await,
             Err(Rejection::Response(response)) => Ok(response),
             Err(Rejection::Status(status)) => Err(status),
@@ -223,7 +226,7 @@ impl Stack {
     }
 
     /// Authenticates a request, records it, acquires its seat and authorizes it.
-    async fn admit(
+    async fn authenticate_and_authorize(
         &self,
         parts: &mut http::request::Parts,
         info: &RequestInfo,
@@ -244,7 +247,7 @@ impl Stack {
         if let Some(record) = &record
             && record.received().await.is_err()
         {
-            return Err(Rejection::Response(not_recorded(parts)));
+            return Err(Rejection::Response(plain::not_recorded(parts)));
         }
         let asks = authorize::attributes(&user, info);
         if let Some((other, constraint)) =
@@ -254,7 +257,11 @@ impl Stack {
             user = other;
         }
         impersonate::strip(&mut parts.headers);
-        let admitted = self.flow.admit(&self.engine, &user, info, time, &mut context.classification).await;
+        let shares = parts.extensions.get::<SharedSeat>().is_some_and(|shared| shared.covers(&user, info));
+        let admitted = match shares {
+            true => Ok(None),
+            false => self.flow.admit(&self.engine, &user, info, time, &mut context.classification).await,
+        };
         let seat = admitted.map_err(Rejection::Response)?;
         let outcome = self.authorizer.authorize(&authorize::attributes(&user, info)).await;
         if let Some(record) = &record {
@@ -300,7 +307,8 @@ impl Stack {
             return Box::pin(self.connect(parts, body, facts, user, record, context)).await;
         }
         let received = receive(parts, body, &self.body_memory).await?;
-        let request = ReceivedRequest { info, target, received, deadline: context.deadline };
+        let (deadline, audit_id) = (context.deadline, context.audit.id.clone());
+        let request = ReceivedRequest { info, target, received, deadline, audit_id };
         self.call_engine(parts, request, admitted, time).await
     }
 
@@ -312,7 +320,7 @@ impl Stack {
         Admitted { user, record, seat }: Admitted,
         time: Duration,
     ) -> Result<Response<ResponseBody>, Status> {
-        let ReceivedRequest { info, target, received: (body, memory), deadline } = request;
+        let ReceivedRequest { info, target, received: (body, memory), deadline, audit_id } = request;
         let connection = parts.extensions.get::<ConnectionHandle>().map(|c| &c.target);
         let separate = parts.extensions.get::<SeparateObjects>().is_some();
         let socket = (info.verb == "watch").then(|| Handshake::of(parts)).flatten();
@@ -325,12 +333,17 @@ impl Stack {
             user,
             body,
             memory: memory.map(|m| m as _),
+            audit_id: &audit_id,
             audit: record.clone().map(|r| r as _),
             create_authorizer: authorize::create_authorizer(&self.authorizer, info),
             deadline,
         })?;
         request.accept.separate = separate && record.as_ref().is_none_or(|r| !r.has_responses());
-        let (answer, seat) = self.dispatch(request, seat, record, connection).await;
+        let (answer, seat) = match parts.extensions.get::<SharedSeat>() {
+            // In the task that it shares.
+            Some(_) => (handle(&self.engine, request, record.as_deref()).await, seat),
+            None => self.dispatch(request, seat, record, connection).await,
+        };
         if let Some(pending) = pending {
             pending.answered(&self.refusals, info, &parts.headers, &answer);
         }
@@ -425,6 +438,7 @@ impl Stack {
                 user,
                 body: Bytes::new(),
                 memory: None,
+                audit_id: &context.audit.id,
                 audit: record.clone().map(|r| r as _),
                 create_authorizer: Some(authorize::connect_authorizer(&self.authorizer)),
                 deadline: context.deadline,
@@ -529,6 +543,7 @@ struct ReceivedRequest<'a> {
     target: &'a Target,
     received: Received,
     deadline: Deadline,
+    audit_id: HeaderValue,
 }
 
 /// The state of a request on its path.
@@ -578,18 +593,4 @@ async fn handle(engine: &Arc<Engine>, request: ApiRequest, record: Option<&Recor
     });
     record.responded(&mut response);
     response
-}
-
-/// Upstream's response to a request after its handler panicked. The process' panic hook has logged the panic.
-fn panicked(method: &Method, uri: &http::Uri, id: Option<&HeaderValue>) -> Response<ResponseBody> {
-    tracing::error!(%method, %uri, audit_id = ?id, "apiserver panic'd");
-    let text = "This request caused apiserver to panic. Look in the logs for details.\n";
-    plain::text(500, "text/plain; charset=utf-8", text)
-}
-
-/// Upstream's response to a request that may not continue without an audit record.
-fn not_recorded(parts: &http::request::Parts) -> Response<ResponseBody> {
-    let uri = kaji_meta::text::quote(&parts.uri.to_string());
-    let text = format!("Internal Server Error: {uri}: failed to store audit event\n");
-    plain::text(500, "text/plain; charset=utf-8", text)
 }

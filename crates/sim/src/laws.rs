@@ -23,6 +23,10 @@ use std::{
 /// For so long a bound that was changed may still be acted on: the longest wait of a call and its retries.
 pub const WINDOW_MILLIS: u64 = 120_000;
 
+/// For so long before a restart of the loops a write of the former ones may have been sent, and for so long after it may be carried
+/// out: the longest call.
+const IN_FLIGHT_MILLIS: u64 = 10_000;
+
 /// A bound and its former values.
 #[derive(Debug, Default)]
 struct Bound(VecDeque<(u64, i64)>);
@@ -55,6 +59,8 @@ pub struct Laws {
     created_at: BTreeMap<String, u64>,
     /// When a pod was last ready, by namespace and name.
     ready_at: BTreeMap<(String, String), u64>,
+    /// When the loops were last restarted.
+    restarted: Option<u64>,
 }
 
 impl Laws {
@@ -62,6 +68,19 @@ impl Laws {
     #[must_use]
     pub fn objects(&self) -> &Objects {
         &self.objects
+    }
+
+    /// The loops end between any two of their writes, and begin anew. Upstream's do not know either of a pod that was created when
+    /// they began, by a request of the former ones.
+    pub fn loops_restarted(&mut self, now: u64) {
+        self.restarted = Some(now);
+    }
+
+    /// Whether loops may not have known of a pod when they were restarted, and may not have seen it since.
+    fn may_be_unseen(&self, now: u64, pod: &Value) -> bool {
+        let Some(restarted) = self.restarted.filter(|at| now <= at + WINDOW_MILLIS) else { return false };
+        let created = self.created_at.get(uid(pod));
+        created.is_some_and(|created| created.abs_diff(restarted) <= IN_FLIGHT_MILLIS)
     }
 
     /// Applies an event; the object after it, and the laws that it breaks.
@@ -210,7 +229,10 @@ impl Laws {
     fn pod_created(&mut self, now: u64, pod: &Value, broken: &mut Vec<String>) {
         let (owner, name) = (controller(pod), text(pod, &["metadata", "name"]));
         if let Some(bound) = self.bounds.get(owner) {
-            let active = self.objects.pods_of(owner).filter(|pod| !is_finished(pod) && !is_deleting(pod));
+            let active = self
+                .objects
+                .pods_of(owner)
+                .filter(|pod| !is_finished(pod) && !is_deleting(pod) && !self.may_be_unseen(now, pod));
             let active = i64::try_from(active.count()).unwrap_or(i64::MAX);
             if active > bound.max() {
                 broken.push(format!(

@@ -305,15 +305,21 @@ impl Run<'_> {
                 if let Some(cluster) = &mut self.cluster {
                     cluster.restart_control_loops();
                 }
+                self.loops_restarted();
             }
             Action::RestartServer => {
                 self.wait_for_room().await;
                 self.start().await?;
+                self.loops_restarted();
             }
             Action::FullDisk(seconds) => self.disk.fill(Duration::from_secs(seconds)),
             Action::ClockStep(seconds) => self.clock.step(seconds * 1_000),
         }
         Ok(())
+    }
+
+    fn loops_restarted(&self) {
+        lock(&self.findings).laws.loops_restarted(self.clock.elapsed_millis());
     }
 
     async fn call(&self, method: Method, uri: &str, kind: &str, body: &Value) -> Result<Value, Error> {

@@ -45,7 +45,7 @@ pub trait Store: Send + Sync + 'static {
     /// # Errors
     /// [`StoreError::Invalid`] for an empty or repeated key, [`StoreError::TooLarge`], [`StoreError::LeaseNotFound`]
     /// (in these three nothing was written), and the errors of a store that cannot write. After `Unavailable`,
-    /// `NoSpace` or `Closed` the outcome may be unknown, as it is after a lost connection.
+    /// `NoSpace` or `Closed` the outcome may be unknown, as it is after `Uncertain`.
     fn txn(&self, txn: Txn) -> BoxFuture<'_, Result<TxnOutcome, StoreError>>;
 
     /// Reads the live keys in a range, in key order, as of a revision.

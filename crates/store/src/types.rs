@@ -275,6 +275,9 @@ pub enum StoreError {
     /// The store cannot answer now, because of this.
     #[error("store is unavailable: {0}")]
     Unavailable(String),
+    /// The answer to a write was lost, because of this: it may have happened, or may happen yet.
+    #[error("the outcome of the write is not known: {0}")]
+    Uncertain(String),
     /// No space is left where the store writes.
     #[error("store is out of space: {0}")]
     NoSpace(String),
@@ -316,6 +319,7 @@ impl StoreError {
             | Invalid(_)
             | LeaseNotFound => true,
             StoreError::Unavailable(_)
+            | StoreError::Uncertain(_)
             | StoreError::NoSpace(_)
             | StoreError::Corrupt(_)
             | StoreError::Closed => false,

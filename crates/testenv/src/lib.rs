@@ -127,10 +127,10 @@ impl TestEnv {
         }
         let (url, trust) = (self.cluster.url(), self.cluster.certificates.trust());
         let admin = &self.cluster.certificates.current().admin;
-        let mut config = Map::new();
-        kaji::kubeconfig::merge(&mut config, kaji::kubeconfig::entries(&url, &trust, admin))
+        let (mut config, name) = (Map::new(), kaji::kubeconfig::NAME);
+        kaji::kubeconfig::merge(&mut config, name, kaji::kubeconfig::entries(name, &url, &trust, admin))
             .map_err(Error::Kubeconfig)?;
-        config.insert("current-context".into(), kaji::kubeconfig::NAME.into());
+        config.insert("current-context".into(), name.into());
         serde_saphyr::to_string(&config).map_err(|e| Error::Kubeconfig(e.to_string()))
     }
 

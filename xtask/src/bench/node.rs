@@ -9,8 +9,9 @@ use super::{
     client::{Call, Client, Target},
     fixture::{self, collection},
     load::{self, Each, Until},
+    node_services::{self, Asked},
     objects,
-    report::Report,
+    report::{Counts, Report},
     start,
     stats::percentile,
     stream::Stream,
@@ -66,29 +67,32 @@ pub async fn run(report: &mut Report, settings: &Settings<'_>) -> Result<(), Err
     let cgroup = settings.cgroup.ok_or_else(|| Error::Answer("the phase node needs --node-cgroup".into()))?;
     let cgroup = Cgroup(cgroup.to_path_buf());
     let counts = report.counts;
-    for (id, value) in one(settings.command, settings, &cgroup, (counts.lives, counts.at_once)).await? {
+    for (id, value) in one(settings.command, settings, &cgroup, counts).await? {
         report.set(id, value);
     }
     if let Some(command) = settings.beside {
-        for (id, value) in one(command, settings, &cgroup, (counts.lives, counts.at_once)).await? {
+        // The services of either are this server's.
+        let counts = Counts { services: 0, ..counts };
+        for (id, value) in one(command, settings, &cgroup, counts).await? {
             report.set_beside(id, value);
         }
     }
     Ok(())
 }
 
-type Figures = Vec<(&'static str, f64)>;
+pub(super) type Figures = Vec<(&'static str, f64)>;
 
 async fn one(
     command: &str,
     settings: &Settings<'_>,
     cgroup: &Cgroup,
-    (lives, at_once): (usize, usize),
+    counts: Counts,
 ) -> Result<Figures, Error> {
     let started = start::start(command, settings.kubeconfig).await?;
     let mut node = Node::new(&started.target, settings.image).await?;
     let mut figures = vec![];
-    node.lives(cgroup, lives, &mut figures).await?;
+    let at_once = counts.at_once;
+    node.lives(cgroup, counts.lives, &mut figures).await?;
     let empty = cgroup.memory();
     node.burst(cgroup, at_once, &mut figures).await?;
     sleep(SETTLE).await;
@@ -99,6 +103,12 @@ async fn one(
     let memory = cgroup.memory().saturating_sub(empty) as f64;
     figures.push(("node_pod_memory", memory / at_once as f64));
     node.service(&mut figures).await?;
+    let asked = Asked { namespace: &node.namespace, pod: "server", label: LABEL };
+    node_services::execs(&started.target, &asked, &mut figures).await?;
+    node_services::dns(&mut node.control, &asked, &mut figures).await?;
+    if counts.services > 0 {
+        node_services::services(&started.target, &asked, counts.services, &mut figures).await?;
+    }
     node.clear().await?;
     Ok(figures)
 }
@@ -337,7 +347,7 @@ fn ready(nodes: &Value) -> bool {
 }
 
 /// How long it takes to connect, ask and read the answer.
-async fn request(address: SocketAddr) -> Result<Duration, Error> {
+pub(super) async fn request(address: SocketAddr) -> Result<Duration, Error> {
     let failed = |e| Error::Connect(address.to_string(), e);
     let began = Instant::now();
     let exchange = async {

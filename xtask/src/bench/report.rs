@@ -32,6 +32,8 @@ pub struct Counts {
     pub lives: usize,
     /// Pods that run on a node at once.
     pub at_once: usize,
+    /// Services of a pod.
+    pub services: usize,
 }
 
 impl Counts {
@@ -50,7 +52,8 @@ impl Counts {
             replicas: count(1_000.0, 10),
             restart: count(60_000.0, 60),
             lives: count(100.0, 10),
-            at_once: count(50.0, 5),
+            at_once: count(100.0, 5),
+            services: count(10_000.0, 10),
         }
     }
 
@@ -69,6 +72,7 @@ impl Counts {
             .replace("{replicas}", &number(self.replicas))
             .replace("{restart}", &number(self.restart))
             .replace("{at_once}", &number(self.at_once))
+            .replace("{services}", &number(self.services))
     }
 }
 
@@ -399,7 +403,7 @@ mod tests {
         expect![[r#"
             {
               "counts": {
-                "atOnce": 50,
+                "atOnce": 100,
                 "bound": 10000,
                 "crds": 500,
                 "creates": 20000,
@@ -479,7 +483,7 @@ mod tests {
         let shown: Vec<&str> = table.lines().filter(|line| line.starts_with("node")).collect();
         expect![[r#"
             node: pod created to Running, p50         5x     40 ms    200 ms  80 ms  met
-            node: CPU a second with 50 pods            -      2 ms         -  10 ms  met"#]]
+            node: CPU a second with 100 pods           -      2 ms         -  10 ms  met"#]]
         .assert_eq(&shown.join("\n"));
     }
 
@@ -515,6 +519,6 @@ mod tests {
 
     #[test]
     fn counts_never_vanish() {
-        expect!["Counts { scale: 0.0001, pods: 50, serial: 50, creates: 640, watchers: 5, events: 1000, crds: 5, bound: 50, replicas: 10, restart: 60, lives: 10, at_once: 5 }"].assert_eq(&format!("{:?}", Counts::scaled(0.0001)));
+        expect!["Counts { scale: 0.0001, pods: 50, serial: 50, creates: 640, watchers: 5, events: 1000, crds: 5, bound: 50, replicas: 10, restart: 60, lives: 10, at_once: 5, services: 10 }"].assert_eq(&format!("{:?}", Counts::scaled(0.0001)));
     }
 }

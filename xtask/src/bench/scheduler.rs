@@ -7,27 +7,19 @@
 
 use super::{
     Bench, Error,
-    bound::{self, now},
-    client::{Call, Client, Target},
+    bindings::{BoundPods, LEASES, clear, heartbeats, now},
+    client::Call,
     fixture::{self, collection},
     load::{self, Each, Until},
     objects::{self, Template},
-    stream::{Stream, reaches},
 };
 use jiff::Timestamp;
 use serde_json::{Value, json};
 use std::{
-    collections::HashSet,
-    sync::{
-        Arc,
-        atomic::{AtomicU64, Ordering},
-    },
+    sync::Arc,
     time::{Duration, Instant},
 };
-use tokio::{
-    task::JoinSet,
-    time::{interval, sleep},
-};
+use tokio::{task::JoinSet, time::sleep};
 
 /// Nodes, and the figures: created and bound, bound alone.
 const SIZES: [(usize, &str, &str); 2] =
@@ -41,7 +33,6 @@ const QUIET: Duration = Duration::from_secs(60);
 const HEARTBEAT: Duration = Duration::from_secs(20);
 /// Longer than the longest backoff of a pod.
 const BACKOFF: Duration = Duration::from_secs(12);
-const LEASES: &str = "/apis/coordination.k8s.io/v1/namespaces/kube-node-lease/leases";
 const HOLD: &str = "bench.kaji.example/hold";
 
 /// Runs the phase.
@@ -51,24 +42,10 @@ pub async fn run(bench: &mut Bench) -> Result<(), Error> {
         let namespace = format!("bench-{}-scheduler-{nodes}", bench.run);
         let names: Vec<String> = (0..nodes).map(|i| format!("bench-{}-{i:04}", bench.run)).collect();
         let outcome = measure(bench, &namespace, &names, (created, alone)).await;
-        let cleared = clear(bench, namespace, names).await;
+        let cleared = clear(bench, namespace, &names).await;
         fixture::both(outcome, cleared)?;
     }
     Ok(())
-}
-
-async fn clear(bench: &mut Bench, namespace: String, names: Vec<String>) -> Result<(), Error> {
-    fixture::empty(&mut bench.control, &collection(&namespace, "pods")).await?;
-    let ours = format!("/api/v1/nodes?labelSelector={}", bench.selector());
-    fixture::empty(&mut bench.control, &ours).await?;
-    for name in names {
-        match bench.control.call(&Call::delete(format!("{LEASES}/{name}"))).await {
-            // Garbage collection may have been here first.
-            Ok(_) | Err(Error::Status { code: 404, .. }) => {}
-            Err(error) => return Err(error),
-        }
-    }
-    fixture::remove_namespaces(&mut bench.control, &[namespace]).await
 }
 
 async fn measure(
@@ -81,23 +58,23 @@ async fn measure(
     fixture::namespace(&mut bench.control, namespace).await?;
     nodes(bench, names, pods).await?;
     let mut background = JoinSet::new();
-    background.spawn(heartbeats(bench.target.clone(), names.to_vec()));
+    background.spawn(heartbeats(bench.target.clone(), names.to_vec(), HEARTBEAT));
     let path = collection(namespace, "pods");
     let template = pod(&bench.run);
 
-    let mut watched = Watched::open(bench, &path, pods).await?;
+    let mut watched = BoundPods::watch(bench, &path, pods).await?;
     let began = Instant::now();
     create(bench, &template, &path, "a", pods).await?;
-    let (_, last) = watched.all().await?;
+    let (_, last) = watched.all(QUIET, LIMIT).await?;
     bench.report.set(created, rate(pods, last.duration_since(began)));
     fixture::empty(&mut bench.control, &path).await?;
 
     taint(bench, names, json!([{"key": HOLD, "effect": "NoSchedule"}])).await?;
     create(bench, &template, &path, "b", pods).await?;
     sleep(BACKOFF).await;
-    let mut watched = Watched::open(bench, &path, pods).await?;
+    let mut watched = BoundPods::watch(bench, &path, pods).await?;
     taint(bench, names, Value::Null).await?;
-    let (tenth, last) = watched.all().await?;
+    let (tenth, last) = watched.all(QUIET, LIMIT).await?;
     bench.report.set(alone, rate(pods - pods / 10, last.duration_since(tenth)));
     Ok(())
 }
@@ -162,85 +139,6 @@ async fn taint(bench: &Bench, names: &[String], taints: Value) -> Result<(), Err
     let patch = json!({"spec": {"taints": taints}});
     let job = Each(move |i: usize| Call::merge(format!("/api/v1/nodes/{}", names[i]), &patch));
     load::run(&bench.target, CLIENTS, Until::Count(count), LIMIT, job).await.map(drop)
-}
-
-/// Renews the nodes' leases until dropped. A failure shows as nodes that are not ready, and so as pods not bound.
-async fn heartbeats(target: Arc<Target>, names: Vec<String>) {
-    let mut client = Client::new(&target);
-    let mut ticks = interval(HEARTBEAT);
-    loop {
-        ticks.tick().await;
-        for name in &names {
-            let renewed = json!({"spec": {"renewTime": now()}});
-            let _ = client.call(&Call::merge(format!("{LEASES}/{name}"), &renewed)).await;
-        }
-    }
-}
-
-/// What a watch has seen of the pods.
-struct Tally {
-    began: Instant,
-    bound: AtomicU64,
-    /// When a tenth of them was bound, in nanoseconds after `began`.
-    tenth: AtomicU64,
-    /// When the last of them was.
-    last: AtomicU64,
-}
-
-struct Watched {
-    tally: Arc<Tally>,
-    reader: JoinSet<Result<(), Error>>,
-    goal: u64,
-}
-
-impl Watched {
-    async fn open(bench: &mut Bench, path: &str, pods: usize) -> Result<Watched, Error> {
-        let revision = fixture::revision(&mut bench.control, path).await?;
-        let stream = Stream::open(&bench.target, path, &revision).await?;
-        let zero = || AtomicU64::new(0);
-        let tally = Arc::new(Tally { began: Instant::now(), bound: zero(), tenth: zero(), last: zero() });
-        let mut reader = JoinSet::new();
-        reader.spawn(follow(stream, tally.clone(), pods as u64 / 10));
-        Ok(Watched { tally, reader, goal: pods as u64 })
-    }
-
-    /// Waits until all pods are bound: when a tenth was, and when the last.
-    async fn all(&mut self) -> Result<(Instant, Instant), Error> {
-        let bound = || self.tally.bound.load(Ordering::Relaxed);
-        if !reaches(self.goal, bound, QUIET, LIMIT).await {
-            if let Some(Ok(Err(error))) = self.reader.try_join_next() {
-                return Err(error);
-            }
-            let text = format!("{} of {} pods were bound, then none for {QUIET:?}", bound(), self.goal);
-            return Err(Error::Answer(text));
-        }
-        let at = |nanos: &AtomicU64| self.tally.began + Duration::from_nanos(nanos.load(Ordering::Relaxed));
-        Ok((at(&self.tally.tenth), at(&self.tally.last)))
-    }
-}
-
-async fn follow(mut stream: Stream, tally: Arc<Tally>, tenth: u64) -> Result<(), Error> {
-    let (mut partial, mut seen) = (Vec::new(), HashSet::new());
-    loop {
-        let piece = stream.next().await?;
-        let mut rest: &[u8] = &piece;
-        while let Some(end) = rest.iter().position(|b| *b == b'\n') {
-            partial.extend_from_slice(&rest[..end]);
-            rest = &rest[end + 1..];
-            if let Some(name) = bound::bound(&partial)?
-                && seen.insert(name)
-            {
-                let (count, elapsed) = (seen.len() as u64, tally.began.elapsed().as_nanos() as u64);
-                tally.last.store(elapsed, Ordering::Relaxed);
-                if count == tenth {
-                    tally.tenth.store(elapsed, Ordering::Relaxed);
-                }
-                tally.bound.store(count, Ordering::Relaxed);
-            }
-            partial.clear();
-        }
-        partial.extend_from_slice(rest);
-    }
 }
 
 #[cfg(test)]

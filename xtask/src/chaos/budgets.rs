@@ -45,7 +45,7 @@ fn lock(pods: &Pods) -> MutexGuard<'_, BTreeMap<String, Life>> {
 ///
 /// # Errors
 /// When that does not succeed.
-pub async fn prepare(shared: &Arc<Shared>) -> Result<Keeper, Error> {
+pub async fn prepare(shared: &Arc<Shared>) -> Result<ReplicaMaintainer, Error> {
     let mut client = Client::new(&shared.targets[0]).limited(LIMIT);
     let namespace = json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "budget"}});
     client.call(&Call::post("/api/v1/namespaces", namespace.to_string())).await?;
@@ -55,15 +55,15 @@ pub async fn prepare(shared: &Arc<Shared>) -> Result<Keeper, Error> {
         "spec": {"minAvailable": LEAST, "selector": {"matchLabels": {"app": "kept"}}}});
     let budgets = "/apis/policy/v1/namespaces/budget/poddisruptionbudgets";
     client.call(&Call::post(budgets, budget.to_string())).await?;
-    let mut keeper = Keeper { shared: shared.clone(), client, pods: Pods::default(), made: 0 };
+    let mut maintainer = ReplicaMaintainer { shared: shared.clone(), client, pods: Pods::default(), made: 0 };
     for _ in 0..WANTED {
-        keeper.make().await?;
+        maintainer.make().await?;
     }
-    Ok(keeper)
+    Ok(maintainer)
 }
 
 /// Makes a pod for each that is gone.
-pub struct Keeper {
+pub struct ReplicaMaintainer {
     shared: Arc<Shared>,
     client: Client,
     /// What it has made.
@@ -71,7 +71,7 @@ pub struct Keeper {
     made: usize,
 }
 
-impl Keeper {
+impl ReplicaMaintainer {
     async fn make(&mut self) -> Result<(), Error> {
         self.made += 1;
         let name = format!("p{}", self.made);

@@ -32,6 +32,8 @@ struct Log {
     objects: HashMap<String, Vec<(Revision, Option<Version>)>>,
     /// Half-open intervals `(from, to]`, apart and in order.
     known: Vec<(Revision, Revision)>,
+    /// Until then there was no object.
+    from: Revision,
 }
 
 impl Log {
@@ -59,7 +61,15 @@ impl Log {
             let version = (event.change != Change::Deleted).then(|| event.version.clone());
             objects.entry(event.version.name.clone()).or_default().push((*revision, version));
         }
-        Log { events, objects, known: joined }
+        Log { events, objects, known: joined, from: history.from }
+    }
+
+    /// Whether the state of an object at a revision is known: nothing is missing since its last event. Compaction may have cut off
+    /// all watches at the same time.
+    fn settled(&self, name: &str, at: Revision) -> bool {
+        let all = self.objects.get(name).map_or(&[][..], |all| all);
+        let after = all.partition_point(|(revision, _)| *revision <= at);
+        self.knows(after.checked_sub(1).map_or(self.from, |last| all[last].0), at)
     }
 
     /// Whether everything in `(from, to]` is known.
@@ -161,7 +171,9 @@ pub fn check(history: &History) -> Verdict {
             continue;
         }
         let high = high.min(last.max(low));
-        if !log.knows(low.max(history.from), high)
+        let first = low.max(history.from);
+        if !log.knows(first, high)
+            || !(operation.name.is_empty() || log.settled(&operation.name, first))
             || matches!(operation.outcome, Outcome::Unsent | Outcome::Unknown(_))
         {
             unchecked += 1;
@@ -314,9 +326,11 @@ fn check_operation(
             if !fits {
                 return Err(format!("a list is of revision {revision}"));
             }
-            let mut found: Vec<&Version> = items.iter().collect();
+            let settled = |version: &&Version| log.settled(&version.name, *revision);
+            let mut found: Vec<&Version> = items.iter().filter(settled).collect();
             found.sort_unstable();
-            let expected = log.at(*revision);
+            let mut expected = log.at(*revision);
+            expected.retain(settled);
             if found == expected { Ok(()) } else { Err(format!("a list should hold {expected:?}")) }
         }
         (request, Outcome::Object(version)) => check_write(request, version, log, low, high, last),
@@ -356,6 +370,9 @@ fn check_write(
             return Err("an acknowledged write is lost".into());
         }
         None => return Ok(()),
+    }
+    if !log.settled(&version.name, version.revision - 1) {
+        return Ok(());
     }
     let before = log.states(&version.name, version.revision - 1, version.revision - 1)[0];
     match request {
@@ -432,6 +449,26 @@ mod tests {
         let mut history = good();
         change(&mut history);
         check(&history).violations.join("; ")
+    }
+
+    #[test]
+    fn what_happened_while_no_watch_looked_is_not_known() {
+        let mut history = good();
+        let events = vec![event(Change::Added, "b", 21, 13, 25)];
+        history.watched.push(Watched { only: None, from: 20, to: 22, events });
+        // a was made again at 15.
+        let (a, b) = (version("a", 15, 12), version("b", 21, 13));
+        let list = |items| operation(11, "", Request::List(0), (32, 33), Outcome::Listed(22, items));
+        history.operations.extend([
+            operation(12, "a", Request::Create, (15, 16), Outcome::Object(a.clone())),
+            operation(13, "b", Request::Create, (23, 24), Outcome::Object(b.clone())),
+            operation(10, "a", Request::Get, (30, 31), Outcome::Object(a.clone())),
+            list(vec![a.clone(), b]),
+        ]);
+        assert_eq!(check(&history).violations, Vec::<String>::new());
+        // What is known is checked.
+        history.operations.push(list(vec![a]));
+        assert_eq!(check(&history).violations.len(), 1);
     }
 
     #[test]

@@ -160,6 +160,8 @@ impl<'a> Disturber<'a> {
                 self.cluster.network.set(vec![]);
             }
             Fault::Disk(server, order) => {
+                // One that is still starting would end, as it should.
+                self.cluster.ready(server).await?;
                 self.cluster.servers[server].order(&order);
                 sleep(pause).await;
                 self.cluster.servers[server].order("disk good");

@@ -104,6 +104,25 @@ fn complains_about_each_rule_that_a_file_breaks() {
 }
 
 #[test]
+fn complains_about_logic_in_the_crate_of_the_program() {
+    let long = format!("//! A.\n{}", "//\n".repeat(MOST_LINES - 1));
+    let tree = Tree::good();
+    for i in 0..wiring::LIBRARY_LINES.div_ceil(MOST_LINES) {
+        tree.write(&format!("crates/kaji/src/a{i}.rs"), &long);
+    }
+    let found = tree.complaints();
+    assert!(found.len() == 1 && found[0].starts_with("the library in crates/kaji/src/ has "), "{found:?}");
+    broken(
+        "crates/kaji/src/new.rs",
+        "//! A.\nimpl Store for A {}\n",
+        expect!["crates/kaji/src/new.rs implements a trait: that belongs to another crate"],
+    );
+    let package = json!({"name": "kaji", "dependencies": [{"name": "prost", "kind": null}, {"name": "prost", "kind": "dev"}]});
+    let complaints = arrows::complaints(&json!({"packages": [package]}));
+    expect!["kaji must not depend on prost"].assert_eq(&complaints.join("\n"));
+}
+
+#[test]
 fn complains_about_each_rule_of_words_and_pages_that_is_broken() {
     // The words are put together, so that this file has none of them.
     let word = ["who", "ever"].concat();
@@ -119,6 +138,11 @@ fn complains_about_each_rule_of_words_and_pages_that_is_broken() {
         "docs/new.md",
         &format!("# A\n\nFor {word} asks.\n"),
         expect![[r#"docs/new.md:3 has the banned word "whoever"; CONTRIBUTING.md says what to write"#]],
+    );
+    broken(
+        "tests/new/walk.sh",
+        &format!("#!/bin/bash\ntrue\n# For {word} asks.\n"),
+        expect![[r#"tests/new/walk.sh:3 has the banned word "whoever"; CONTRIBUTING.md says what to write"#]],
     );
     broken(
         "docs/new.md",

@@ -1,8 +1,8 @@
 //! Banned words: the vocabulary is the field's, and sentences have a subject that is a thing or a role.
 //!
-//! Comments and identifiers of Rust files and the text of Markdown files are checked; string literals and inline code are
-//! not, since texts that upstream prints are kept exactly. A unit is a crate, or one Markdown file. The units in
-//! `NOT_CLEAN` may still have findings; one that has none left is a complaint, so that the list only shrinks.
+//! Comments and identifiers of Rust files, comments of shell scripts, comments and docstrings of Python files, and the text of
+//! Markdown files are checked; other string literals and inline code are not, since texts that upstream prints are kept exactly. A
+//! unit is a crate, one Markdown file, or one script. The units in `NOT_CLEAN` may still have findings; one that has none left is a complaint, so that the list only shrinks.
 
 use super::source::Source;
 
@@ -46,6 +46,19 @@ const NAMES: &[&str] = &[
     "make_do",
     "cramped",
     "out_of_trouble",
+    "Keeper",
+    "keeper",
+    "judge",
+    "judged",
+    "Want",
+    "Wishes",
+    "wishes",
+    "Starved",
+    "obstacle",
+    "sensible",
+    "rough",
+    "hand_down",
+    "let_start",
 ];
 
 /// The findings in a Rust file: lines and what is wrong with each.
@@ -81,6 +94,50 @@ pub fn markdown(text: &str) -> Vec<(usize, String)> {
         }
     }
     findings
+}
+
+/// The findings in the comments of a shell script or Python file, and in docstrings.
+pub fn script(text: &str) -> Vec<(usize, String)> {
+    const DOCSTRING: &str = "\"\"\"";
+    let mut findings = vec![];
+    let (mut docstring, mut paragraph) = (false, (1, String::new()));
+    for (index, line) in text.lines().chain([""]).enumerate() {
+        let quotes = line.matches(DOCSTRING).count();
+        let comment = if docstring || quotes > 0 { Some(line) } else { comment_of(line) };
+        docstring ^= quotes % 2 == 1;
+        let follows_code = quotes == 0 && !docstring && !line.trim_start().starts_with('#');
+        match comment {
+            Some(comment) if follows_code => {
+                findings.extend(prose(&paragraph.1).into_iter().map(|word| (paragraph.0, word)));
+                findings.extend(prose(comment).into_iter().map(|word| (index + 1, word)));
+                paragraph = (index + 2, String::new());
+            }
+            Some(comment) => {
+                paragraph.1.push_str(comment);
+                paragraph.1.push(' ');
+            }
+            None => {
+                findings.extend(prose(&paragraph.1).into_iter().map(|word| (paragraph.0, word)));
+                paragraph = (index + 2, String::new());
+            }
+        }
+    }
+    findings
+}
+
+/// The comment of a line: from a `#` at its begin, or after a blank and outside of quotes.
+fn comment_of(line: &str) -> Option<&str> {
+    let (mut quote, mut after_blank) = (None, true);
+    for (at, c) in line.char_indices() {
+        match (quote, c) {
+            (None, '#') if after_blank => return Some(&line[at + 1..]),
+            (None, '"' | '\'') => quote = Some(c),
+            (Some(open), c) if open == c => quote = None,
+            _ => {}
+        }
+        after_blank = c.is_whitespace();
+    }
+    None
 }
 
 /// The banned words and phrases of a text, without what is between backquotes.
@@ -162,6 +219,19 @@ mod tests {
         let word = ["every", "one"].concat();
         let text = format!("# A\n\nfine\n\n```\n{word}\n```\n`{word}` and\n{word}\n");
         assert_eq!(markdown(&text), [(8, word)]);
+    }
+
+    #[test]
+    fn finds_words_in_comments_of_scripts_but_not_in_commands() {
+        let word = ["who", "se"].concat();
+        let shell = format!(
+            "#!/bin/bash\n# A pod {word}\n# name is\necho {word} '# {word}' \"# {word}\" ${{#{word}}} # of {word}\nis_{word}\n"
+        );
+        assert_eq!(script(&shell), [(1, word.clone()), (4, word.clone())]);
+        let python = format!(
+            "x = '{word}'\ndef f():\n    \"\"\"Of one\n    {word} name\n    \"\"\"\n    return '{word}'\n"
+        );
+        assert_eq!(script(&python), [(3, word)]);
     }
 
     #[test]

@@ -67,7 +67,7 @@ struct Head {
 }
 
 /// What a field has to be.
-struct Want<'a> {
+struct ExpectedField<'a> {
     class: u8,
     tag: u32,
     compound: bool,
@@ -75,8 +75,8 @@ struct Want<'a> {
     kind: &'a str,
 }
 
-const fn universal(tag: u32, compound: bool, kind: &str) -> Want<'_> {
-    Want { class: 0, tag, compound, kind }
+const fn universal(tag: u32, compound: bool, kind: &str) -> ExpectedField<'_> {
+    ExpectedField { class: 0, tag, compound, kind }
 }
 
 /// Reads the outermost structure. Where it ends.
@@ -90,7 +90,7 @@ fn request(der: &[u8]) -> Result<usize, String> {
     let key_at = algorithm(key, 0)?;
     let (bits, _) = field(key, key_at, &universal(BIT_STRING, false, "BitString"))?;
     bit_string(bits)?;
-    let (attributes, _) = field(info, next, &Want { class: 2, tag: 0, compound: true, kind: "" })?;
+    let (attributes, _) = field(info, next, &ExpectedField { class: 2, tag: 0, compound: true, kind: "" })?;
     let mut each = 0;
     while each < attributes.len() {
         each = any(attributes, each)?;
@@ -113,7 +113,7 @@ fn algorithm(der: &[u8], at: usize) -> Result<usize, String> {
 }
 
 /// The content of a field, and where it ends.
-fn field<'a>(der: &'a [u8], at: usize, want: &Want<'_>) -> Result<(&'a [u8], usize), String> {
+fn field<'a>(der: &'a [u8], at: usize, want: &ExpectedField<'_>) -> Result<(&'a [u8], usize), String> {
     if at == der.len() {
         return Err(syntax("sequence truncated"));
     }

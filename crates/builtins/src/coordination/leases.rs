@@ -65,6 +65,7 @@ impl Hooks for Leases {
 pub fn def() -> ResourceDef {
     ResourceDef::builtin("coordination.k8s.io", "v1", "Lease", "leases", Scope::Namespaced, COLUMNS, Leases)
         .metadata_checks(&[metadata::GENERAL_UPDATE], &[])
+        .acknowledge_when_stored()
         .create_on_update()
         .conditional_update_only()
 }

@@ -85,6 +85,7 @@ impl Hooks for ConfigMaps {
 pub fn def() -> ResourceDef {
     ResourceDef::builtin("", "v1", "ConfigMap", "configmaps", Scope::Namespaced, COLUMNS, ConfigMaps)
         .metadata_checks(&[metadata::UPDATE, metadata::WHOLE], &[metadata::UPDATE])
+        .acknowledge_when_stored()
         .short(&["cm"])
 }
 

@@ -75,6 +75,7 @@ pub fn def() -> ResourceDef {
     ResourceDef::builtin("", "v1", "Pod", "pods", Scope::Namespaced, columns::COLUMNS, Pods)
         .metadata_checks(&[metadata::UPDATE, metadata::WHOLE], &[metadata::UPDATE])
         .return_deleted_object()
+        .acknowledge_when_stored()
         .short(&["po"])
         .category(&["all"])
         .with_generation()

@@ -248,6 +248,7 @@ pub fn def() -> ResourceDef {
         EndpointSlices,
     )
     .metadata_checks(&[metadata::WHOLE], &[])
+    .acknowledge_when_stored()
     .with_generation()
 }
 

@@ -309,6 +309,7 @@ pub fn events() -> ResourceDef {
 fn base(group: &'static str, strict: bool) -> ResourceDef {
     ResourceDef::builtin(group, "v1", "Event", "events", Scope::Namespaced, COLUMNS, Events { strict })
         .with_garbage_collection(GarbageCollectionPolicy::Unsupported)
+        .acknowledge_when_stored()
         .short(&["ev"])
         .create_on_update()
         .named(validation::path_segment_name)

@@ -177,14 +177,7 @@ fn validate_status(new: &Value, old: &Value) -> ErrorList {
             errs.extend(check_legacy_ip(&at.child("ip"), ip, &known));
         }
         if !host.is_empty() {
-            check::dns_subdomain(&mut errs, &at.child("hostname"), host);
-            if parse_ip_sloppy(host).is_some() {
-                errs.push(Error::invalid(
-                    &at.child("hostname"),
-                    host,
-                    "must be a DNS name, not an IP address",
-                ));
-            }
+            rules::ingress_point_hostname(&mut errs, &at.child("hostname"), host);
         }
     }
     errs

@@ -1,12 +1,16 @@
 //! ResourceClaims.
 
-use super::rules::{GROUP, claim, default_claim, driver, limited, pool, request_names};
+use super::{
+    beta_versions,
+    rules::{GROUP, claim, default_claim, driver, limited, pool, request_names},
+};
 use crate::shared::{
     check, metadata, rules,
     table::{age, name},
     value::{Fields, ensure_object, put},
 };
 use kaji_meta::{
+    Status,
     field::{Error, ErrorList, Path},
     object, semantic_equal,
 };
@@ -107,10 +111,17 @@ fn devices(errs: &mut ErrorList, new: &Value) {
 }
 
 impl Hooks for ResourceClaims {
-    fn default(&self, _version: &str, object: &mut Value) {
+    fn default(&self, version: &str, object: &mut Value) {
         if let Some(spec) = object.get_mut("spec") {
-            default_claim(spec);
+            default_claim(version, spec);
         }
+    }
+
+    fn convert(&self, object: &mut Value, from: &str, to: &str) -> Result<(), Status> {
+        if let Some(spec) = object.get_mut("spec") {
+            beta_versions::convert_claim(spec, from, to);
+        }
+        Ok(())
     }
 
     fn prepare_create(&self, _ctx: &Ctx<'_>, object: &mut Value) {

@@ -1,12 +1,16 @@
 //! ResourceClaimTemplates.
 
-use super::rules::{GROUP, claim, default_claim};
+use super::{
+    beta_versions,
+    rules::{GROUP, claim, default_claim},
+};
 use crate::shared::{
     check, metadata,
     table::{age, name},
     value::Fields,
 };
 use kaji_meta::{
+    Status,
     field::{ErrorList, Path},
     validation,
 };
@@ -18,10 +22,17 @@ const COLUMNS: &[Column] = &[name_column(), age_column()];
 struct Templates;
 
 impl Hooks for Templates {
-    fn default(&self, _version: &str, object: &mut Value) {
+    fn default(&self, version: &str, object: &mut Value) {
         if let Some(spec) = object.pointer_mut("/spec/spec") {
-            default_claim(spec);
+            default_claim(version, spec);
         }
+    }
+
+    fn convert(&self, object: &mut Value, from: &str, to: &str) -> Result<(), Status> {
+        if let Some(spec) = object.pointer_mut("/spec/spec") {
+            beta_versions::convert_claim(spec, from, to);
+        }
+        Ok(())
     }
 
     fn validate_create(&self, _ctx: &Ctx<'_>, object: &Value) -> ErrorList {

@@ -1,6 +1,9 @@
 //! ResourceSlices: what devices a driver offers.
 
-use super::rules::{GROUP, amounts, default_taint, driver, limited, node_selector, pool, qualified, taint};
+use super::{
+    beta_versions::{self, FLAT},
+    rules::{GROUP, amounts, default_taint, driver, limited, node_selector, pool, qualified, taint},
+};
 use crate::{
     Deps,
     shared::{
@@ -9,7 +12,10 @@ use crate::{
         value::{Fields, list_mut, set_default},
     },
 };
-use kaji_meta::field::{Error, ErrorList, Path};
+use kaji_meta::{
+    Status,
+    field::{Error, ErrorList, Path},
+};
 use kaji_resource::{Column, Ctx, Hooks, ResourceDef, Scope, SelectableField, age_column, name_column};
 use serde_json::Value;
 
@@ -196,14 +202,23 @@ fn validate(object: &Value, old: Option<&Value>) -> ErrorList {
 }
 
 impl Hooks for Slices {
-    fn default(&self, _version: &str, object: &mut Value) {
+    fn default(&self, version: &str, object: &mut Value) {
         let Some(spec) = object.get_mut("spec") else { return };
         for device in list_mut(spec, "devices") {
+            let device = if version == FLAT { device.get_mut("basic") } else { Some(device) };
+            let Some(device) = device else { continue };
             list_mut(device, "taints").iter_mut().for_each(|t| default_taint(t, self.deps.clock.now()));
             if let Some(Value::Object(map)) = device.get_mut("nodeAllocatableResourceMappings") {
                 map.values_mut().for_each(|m| set_default(m, "allocationMultiplier", || "1".into()));
             }
         }
+    }
+
+    fn convert(&self, object: &mut Value, from: &str, to: &str) -> Result<(), Status> {
+        if let Some(spec) = object.get_mut("spec") {
+            beta_versions::convert_slice(spec, from, to);
+        }
+        Ok(())
     }
 
     fn validate_create(&self, _ctx: &Ctx<'_>, object: &Value) -> ErrorList {

@@ -1,6 +1,7 @@
 //! What the kinds of resource.k8s.io (dynamic resource allocation) share. CEL selectors are
 //! compiled as the scheduler will evaluate them.
 
+use super::beta_versions::FLAT;
 use crate::shared::{
     check, rules,
     value::{Fields, list_mut},
@@ -74,10 +75,13 @@ pub fn default_taint(taint: &mut Value, now: jiff::Timestamp) {
 }
 
 /// One device a request, by default.
-pub fn default_claim(spec: &mut Value) {
+pub fn default_claim(version: &str, spec: &mut Value) {
     let Some(devices) = spec.get_mut("devices") else { return };
     for request in list_mut(devices, "requests") {
-        if let Some(exactly) = request.get_mut("exactly").filter(|e| e.is_object()) {
+        // Without a class, the request has alternatives.
+        if version == FLAT && !request.text("deviceClassName").is_empty() {
+            default_request(request);
+        } else if let Some(exactly) = request.get_mut("exactly").filter(|e| e.is_object()) {
             default_request(exactly);
         }
         list_mut(request, "firstAvailable").iter_mut().for_each(default_request);

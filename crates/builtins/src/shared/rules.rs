@@ -2,7 +2,7 @@
 //!
 //! Every rule appends to a list; texts are upstream's.
 
-use super::{check, value::Fields};
+use super::{check, net::parse_ip_sloppy, value::Fields};
 use kaji_meta::{
     Path, Quantity,
     field::{Error, ErrorList},
@@ -10,6 +10,14 @@ use kaji_meta::{
 };
 use kaji_quota::names;
 use serde_json::Value;
+
+/// The host name of a point of a load balancer's ingress.
+pub fn ingress_point_hostname(errs: &mut ErrorList, path: &Path, host: &str) {
+    check::dns_subdomain(errs, path, host);
+    if parse_ip_sloppy(host).is_some() {
+        errs.push(Error::invalid(path, host, "must be a DNS name, not an IP address"));
+    }
+}
 
 /// Go's zero value of any JSON type: absent, `""`, `0`, `false`, `[]`, `{}`.
 pub fn is_zero(v: &Value) -> bool {

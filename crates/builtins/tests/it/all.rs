@@ -141,6 +141,11 @@ fn odd_objects_do_no_harm() {
             for o in &odd {
                 let mut object = o.clone();
                 d.hooks.default(&v.name, &mut object);
+                if v.name != d.storage_version().name {
+                    let stored = &d.storage_version().name;
+                    drop(d.hooks.convert(&mut object.clone(), &v.name, stored));
+                    drop(d.hooks.convert(&mut object.clone(), stored, &v.name));
+                }
                 d.hooks.row(&v.name, &object, jiff::Timestamp::UNIX_EPOCH);
                 d.hooks.deletion().deletion_waits(&object);
             }
@@ -204,6 +209,7 @@ fn fields_that_strategies_set_have_no_managers() {
         daemonsets v1: status | spec
         deployments v1: status | metadata.labels spec
         devicetaintrules v1: status | metadata spec
+        devicetaintrules v1beta2: status | metadata spec
         flowschemas v1: status | metadata spec
         horizontalpodautoscalers v1: status | spec
         horizontalpodautoscalers v2: status | spec
@@ -220,6 +226,8 @@ fn fields_that_strategies_set_have_no_managers() {
         replicasets v1: status | spec
         replicationcontrollers v1: status | spec
         resourceclaims v1: status | metadata spec
+        resourceclaims v1beta1: status | metadata spec
+        resourceclaims v1beta2: status | metadata spec
         resourcequotas v1: status | spec
         servicecidrs v1: status | metadata spec
         services v1: status | spec

@@ -164,7 +164,7 @@ impl<'a> Rollout<'a> {
         let mut set = Set::new(Arc::new(seen));
         set.promote(d, revision);
         set.annotate(self.bounds);
-        let replicas = self.room(0);
+        let replicas = self.new_replica_set_size(0);
         set.scale(replicas, self.bounds, false);
         self.create = Some(body(d, &set, &hash));
         self.revision = Some(revision.to_string());
@@ -182,7 +182,7 @@ impl<'a> Rollout<'a> {
     }
 
     /// How large a new set of `have` replicas may be now.
-    fn room(&self, have: i64) -> i64 {
+    fn new_replica_set_size(&self, have: i64) -> i64 {
         if !rolls(self.d) {
             return self.bounds.wanted;
         }
@@ -248,7 +248,8 @@ impl<'a> Rollout<'a> {
     fn rolling_update(&mut self) {
         let new = self.new_set();
         let have = self.sets[new].replicas;
-        let size = if have > self.bounds.wanted { self.bounds.wanted } else { self.room(have) };
+        let size =
+            if have > self.bounds.wanted { self.bounds.wanted } else { self.new_replica_set_size(have) };
         if have != self.bounds.wanted && self.scale_set(new, size, false) {
             return;
         }

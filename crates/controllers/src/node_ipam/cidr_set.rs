@@ -57,6 +57,12 @@ impl fmt::Display for Cidr {
 }
 
 impl Cidr {
+    /// Whether an end of another range is in this one.
+    fn touches(&self, other: &Cidr) -> bool {
+        let within = |address| (self.base..=self.last()).contains(&address);
+        self.bits == other.bits && (within(other.base) || within(other.last()))
+    }
+
     fn last(&self) -> u128 {
         let hosts = 1u128.checked_shl((self.bits - self.prefix).into()).map_or(u128::MAX, |n| n - 1);
         self.base | hosts
@@ -118,6 +124,11 @@ impl NodeRanges {
         }
         let services = services.iter().filter_map(|s| s.as_ref().trim().parse().ok()).collect();
         Ok(NodeRanges { cluster: cluster.into_iter().zip(sizes).collect(), services })
+    }
+
+    /// Whether a range, as text, is one of the cluster's pods: an end of it is in the cluster's ranges.
+    pub(crate) fn has(&self, range: &str) -> bool {
+        range.parse().is_ok_and(|range| self.cluster.iter().any(|(cluster, _)| cluster.touches(&range)))
     }
 }
 

@@ -1,6 +1,6 @@
 //! Attaching: the objects, and the events of pods that wait for them.
 
-use super::{Attached, Look, Report, Wanted, unique_name};
+use super::{Attached, NodeAttachments, Report, Wanted, unique_name};
 use kaji_runtime::{
     EventRecord, Plan, Projection, Step, Target, Write,
     objects::{AttachedVolume, PersistentVolume, Pod, VolumeAttachment},
@@ -20,7 +20,7 @@ fn shared(volume: &PersistentVolume) -> bool {
     modes.is_empty() || modes.iter().any(|mode| matches!(mode.as_str(), "ReadWriteMany" | "ReadOnlyMany"))
 }
 
-impl Look {
+impl NodeAttachments {
     /// Attaches what is wanted and is not attached, and says why what waits does.
     pub(super) fn attach(
         &self,

@@ -1,6 +1,6 @@
 //! Detaching: when it is safe, and when it is done all the same.
 
-use super::{Attached, Look, Report, Requests, Wanted};
+use super::{Attached, NodeAttachments, Report, Requests, Wanted};
 use jiff::{SignedDuration, Timestamp};
 use kaji_runtime::{Plan, Step, Target, Write, objects::VolumeAttachment};
 use serde_json::json;
@@ -10,7 +10,7 @@ use std::{collections::BTreeMap, time::Duration};
 const LONGEST_UNMOUNT: SignedDuration = SignedDuration::from_mins(6);
 const OUT_OF_SERVICE: &str = "node.kubernetes.io/out-of-service";
 
-/// The attachments to be deleted, and when to look again.
+/// The attachments to be deleted, and when to check again.
 #[derive(Default)]
 pub(super) struct Detached {
     steps: Vec<Step>,
@@ -28,7 +28,7 @@ impl Detached {
     }
 }
 
-impl Look {
+impl NodeAttachments {
     /// Decides on the attachments that no pod wants.
     pub(super) fn detach(
         &self,

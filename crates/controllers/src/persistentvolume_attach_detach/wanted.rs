@@ -1,10 +1,10 @@
 //! Which volumes a node's pods need attached, and which attachments of the node are this controller's.
 
-use super::{Attached, Look, MANAGED, Wanted, attachment_name};
+use super::{Attached, MANAGED, NodeAttachments, Wanted, attachment_name};
 use kaji_runtime::objects::{PersistentVolume, Pod, VolumeAttachment};
 use std::{collections::BTreeMap, sync::Arc};
 
-impl Look {
+impl NodeAttachments {
     /// Volumes that pods of the node need, by the names that their attachments have.
     pub(super) fn wanted(&self) -> BTreeMap<String, Wanted> {
         let mut wanted: BTreeMap<String, Wanted> = BTreeMap::new();

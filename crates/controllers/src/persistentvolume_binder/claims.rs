@@ -1,7 +1,7 @@
 //! What a claim needs: a volume that is there, one that is made for it, or a default class.
 
 use super::{
-    Look,
+    BinderState,
     writes::{bind, claim_status, of_claim, patch, seen, still_there},
 };
 use crate::shared::controller_ref::quiet;
@@ -72,7 +72,7 @@ fn mismatch(volume: &PersistentVolume, claim: &Claim) -> Option<String> {
     Some(reason.to_owned())
 }
 
-impl Look<'_> {
+impl BinderState<'_> {
     /// What has to be done about a claim.
     pub(super) fn claim(&self, claim: &Arc<Claim>) -> Plan {
         if claim.metadata.annotations.contains_key(BIND_COMPLETED) {

@@ -1,7 +1,7 @@
 //! What a volume needs: its phase, and what its reclaim policy says when its claim is gone.
 
 use super::{
-    Look,
+    BinderState,
     writes::{of_claim, of_volume, still_there, unbind, volume_phase},
 };
 use kaji_runtime::{
@@ -26,7 +26,7 @@ fn over(volume: &PersistentVolume) -> bool {
     matches!(volume.status.phase.as_str(), "Released" | "Failed")
 }
 
-impl Look<'_> {
+impl BinderState<'_> {
     /// What has to be done about a volume.
     pub(super) fn volume(&self, volume: &PersistentVolume) -> Plan {
         // Without a uid it is reserved for a claim of that name.

@@ -1,4 +1,4 @@
-//! One version of one object, as it is sent.
+//! One version of one object, encoded once as the watch event that is sent ([`Entry::from_stored`]).
 //!
 //! Invariants: an entry never changes. Its bytes are a whole watch event; the object is a slice of them. Everything
 //! else in it is positions in those bytes. Those of objects that were made from one template may be kept as differences to

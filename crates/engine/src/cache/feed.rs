@@ -106,6 +106,16 @@ impl Feed {
         self.caches.read().unwrap_or_else(PoisonError::into_inner).values().cloned().collect()
     }
 
+    /// Ends so many watches at most of those that keep up. How many it has ended.
+    pub fn end_watches(&self, most: usize) -> usize {
+        self.all().iter().fold(0, |ended, cache| ended + cache.end_some(most - ended))
+    }
+
+    /// How many watches there are that keep up.
+    pub fn live_watches(&self) -> usize {
+        self.all().iter().map(|cache| cache.live_watchers()).sum()
+    }
+
     /// Ends all watches.
     pub fn close(&self) {
         self.all().iter().for_each(|cache| cache.close());

@@ -105,6 +105,15 @@ impl Index {
         }
     }
 
+    /// As many watchers as there are, but no more than so many, in no order.
+    pub fn some(&self, most: usize) -> Vec<Arc<Watcher>> {
+        let nested = self.fields.values().flat_map(HashMap::values);
+        let labels = self.labels.values().flat_map(HashMap::values);
+        let flat = self.namespaces.values().chain(self.keys.values());
+        let listed = flat.chain(nested).chain(labels).flatten();
+        self.all.iter().rev().chain(listed).take(most).cloned().collect()
+    }
+
     /// Every watcher, leaving none.
     pub fn take_all(&mut self) -> Vec<Arc<Watcher>> {
         let all = std::mem::take(self);

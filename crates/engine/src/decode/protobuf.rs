@@ -3,7 +3,7 @@
 //! Invariants: what comes out is what the same object in JSON would give; nothing is unknown or duplicate here, as
 //! upstream's decoder passes over what it does not know, whatever `fieldValidation` says.
 
-use super::{Want, check_kind, prune_empty_metadata, summarize, unsupported};
+use super::{ExpectedKind, check_kind, prune_empty_metadata, summarize, unsupported};
 use crate::registry::Registry;
 use kaji_meta::{Status, gvk::split_api_version, text};
 use kaji_schema::{SchemaRef, protobuf};
@@ -14,7 +14,7 @@ use serde_json::Value;
 /// # Errors
 /// 415 for custom resources, which have no protobuf form; 400 with upstream's texts for what is malformed or of another
 /// kind.
-pub(super) fn object(registry: &Registry, want: &Want<'_>, body: &[u8]) -> Result<Value, Status> {
+pub(super) fn object(registry: &Registry, want: &ExpectedKind<'_>, body: &[u8]) -> Result<Value, Status> {
     if want.custom() {
         return Err(unsupported(false));
     }

@@ -5,9 +5,9 @@ use expect_test::{Expect, expect};
 use kaji_schema::{Property, Props, Schema, Type};
 use serde_json::json;
 
-fn builtin(kind: &'static str) -> Want<'static> {
+fn builtin(kind: &'static str) -> ExpectedKind<'static> {
     let schema = Box::leak(Box::new(types::for_gvk("", "v1", kind).unwrap()));
-    Want { group: "", version: "v1", kind, schema }
+    ExpectedKind { group: "", version: "v1", kind, schema }
 }
 
 fn widget() -> SchemaRef {
@@ -27,7 +27,7 @@ fn widget() -> SchemaRef {
     root.into()
 }
 
-fn run(want: &Want<'_>, syntax: Syntax, body: &str, directive: Directive) -> String {
+fn run(want: &ExpectedKind<'_>, syntax: Syntax, body: &str, directive: Directive) -> String {
     let mut warnings = vec![];
     let result =
         object(&Registry::default(), want, syntax, body.as_bytes(), directive, &mut |w| warnings.push(w));
@@ -41,7 +41,7 @@ fn run(want: &Want<'_>, syntax: Syntax, body: &str, directive: Directive) -> Str
     out
 }
 
-fn check(want: &Want<'_>, body: &str, directive: Directive, expect: Expect) {
+fn check(want: &ExpectedKind<'_>, body: &str, directive: Directive, expect: Expect) {
     expect.assert_eq(&run(want, Syntax::Json, body, directive));
 }
 
@@ -67,13 +67,13 @@ fn protobuf_bodies() {
         let schema = types::for_gvk("", "v1", "ConfigMap").unwrap();
         kaji_schema::protobuf::object(&schema, api_version, kind, &object).unwrap()
     };
-    let run = |want: &Want<'_>, body: &[u8]| {
+    let run = |want: &ExpectedKind<'_>, body: &[u8]| {
         let registry = Registry::default();
         let result = object(&registry, want, Syntax::Protobuf, body, Directive::Strict, &mut |_| {});
         result.map_or_else(|s| format!("{} {}", s.code, s.message), |v| v.to_string())
     };
     let (cm, schema) = (builtin("ConfigMap"), widget());
-    let custom = Want { group: "example.com", version: "v1", kind: "Widget", schema: &schema };
+    let custom = ExpectedKind { group: "example.com", version: "v1", kind: "Widget", schema: &schema };
     let mut damaged = encoded("v1", "ConfigMap");
     let at = damaged.windows(2).position(|w| w == [0x0a, 1]).unwrap();
     damaged[at] = 0x08;
@@ -182,7 +182,7 @@ fn kinds_and_versions() {
         ],
     );
     let schema = widget();
-    let w = Want { group: "example.com", version: "v1", kind: "Widget", schema: &schema };
+    let w = ExpectedKind { group: "example.com", version: "v1", kind: "Widget", schema: &schema };
     check(
         &w,
         r#"{"metadata":{}}"#,
@@ -236,7 +236,7 @@ fn strictness() {
         ]],
     );
     let schema = widget();
-    let w = Want { group: "example.com", version: "v1", kind: "Widget", schema: &schema };
+    let w = ExpectedKind { group: "example.com", version: "v1", kind: "Widget", schema: &schema };
     let body = r#"{"kind":"Widget","apiVersion":"example.com/v1","spec":{"foo":1,"size":1,"size":2},"metadata":{"name":"a","bar":1}}"#;
     check(
         &w,
@@ -285,7 +285,7 @@ fn unknown_fields_of_elements_are_named_by_index() {
     let schema = kaji_schema::types::for_gvk("", "v1", "Pod").unwrap();
     let mut pod =
         json!({"spec": {"containers": [{"name": "a"}, {"name": "b", "bad": 1, "ports": [{"x": 1}]}]}});
-    let want = Want { group: "", version: "v1", kind: "Pod", schema: &schema };
+    let want = ExpectedKind { group: "", version: "v1", kind: "Pod", schema: &schema };
     assert_eq!(
         conform(&want, &mut pod).unwrap(),
         ["spec.containers[1].bad", "spec.containers[1].ports[0].x"]
@@ -317,7 +317,7 @@ fn types() {
     );
     let mut value = json!({"spec": {"size": 1, "x": 2}, "other": 1});
     let schema = widget();
-    let w = Want { group: "example.com", version: "v1", kind: "Widget", schema: &schema };
+    let w = ExpectedKind { group: "example.com", version: "v1", kind: "Widget", schema: &schema };
     let unknown = conform(&w, &mut value).unwrap();
     assert_eq!(unknown, ["other", "spec.x"]);
 }

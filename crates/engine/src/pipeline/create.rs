@@ -11,7 +11,7 @@ use kaji_meta::{
     Path, Reason, Status, field::Error, object, objectmeta, random, validation::path_segment_name,
 };
 use kaji_resource::Generation;
-use kaji_store::{KeyValue, Txn};
+use kaji_store::{KeyValue, Range, Revision, Txn};
 use serde_json::Value;
 
 /// How many names are tried for `generateName` (upstream since 1.30).
@@ -218,6 +218,12 @@ async fn store(op: &Op<'_>, object: &mut Value, name: &str) -> Result<Created, S
         bytes = storage::encode(stored);
         outcome = limit::put(op, &key, stored, bytes.len(), txn(&bytes)?).await;
     }
+    if let Err(Uncommitted::Store(error)) = &outcome
+        && !error.is_refusal()
+        && let Some(revision) = found_by_uid(op, &key, object).await
+    {
+        outcome = Ok(Ok(revision));
+    }
     match outcome? {
         Ok(revision) => {
             if let Some(form) = form {
@@ -229,6 +235,13 @@ async fn store(op: &Op<'_>, object: &mut Value, name: &str) -> Result<Created, S
         Err(None) if op.output.extras.any() => Ok(Created::Again),
         Err(current) => Ok(Created::Exists(current)),
     }
+}
+
+/// The revision at which an object came into being, if the store has it: its answer was lost, but no other has its uid.
+async fn found_by_uid(op: &Op<'_>, key: &str, object: &Value) -> Option<Revision> {
+    let found = op.engine.store.range(Range::key(key)).await.ok()?.kvs.into_iter().next()?;
+    let stored: Value = serde_json::from_slice(&found.value).ok()?;
+    (object::uid(&stored) == object::uid(object)).then_some(found.create_revision)
 }
 
 /// The 409 for a name that is taken.

@@ -23,7 +23,7 @@ use serde_json::Value;
 use std::sync::atomic::Ordering;
 
 /// The new object, computed from the stored one.
-pub(crate) enum Made {
+pub(crate) enum UpdatedObject {
     /// The object in the pipeline's version, its managed fields recorded.
     Object(Value),
     /// Nothing changes.
@@ -31,7 +31,8 @@ pub(crate) enum Made {
 }
 
 /// How new objects are made; called again when the stored one has changed meanwhile. `None`: there is none.
-pub(crate) type Make<'m> = dyn FnMut(Option<&State>) -> Result<Made, Status> + Send + 'm;
+pub(crate) type UpdatedObjectInfo<'m> =
+    dyn FnMut(Option<&State>) -> Result<UpdatedObject, Status> + Send + 'm;
 
 /// What is particular about one update.
 #[derive(Default)]
@@ -61,7 +62,7 @@ pub(crate) async fn update(
     op: &Op<'_>,
     name: &str,
     plan: &Plan<'_>,
-    make: &mut Make<'_>,
+    make: &mut UpdatedObjectInfo<'_>,
 ) -> Result<Written, Status> {
     let key = op.target.key(name);
     let (mut state, mut latest) = op.cached(&key).await?;
@@ -105,7 +106,7 @@ async fn attempt(
     key: &str,
     state: Option<&State>,
     plan: &Plan<'_>,
-    make: &mut Make<'_>,
+    make: &mut UpdatedObjectInfo<'_>,
 ) -> Result<Step, Status> {
     let Some(state) = state else {
         return create_instead(op, name, plan, make).await;
@@ -117,12 +118,14 @@ async fn attempt(
         return Err(uid_precondition(op, name, uid, object::uid(old)));
     }
     let mut new = match op.conversion.compute(|| make(Some(state))).await? {
-        Made::Object(new) => new,
-        Made::Unchanged if !state.migrate && !must_be_seen(op, name, old) && !stale(op, key).await? => {
+        UpdatedObject::Object(new) => new,
+        UpdatedObject::Unchanged
+            if !state.migrate && !must_be_seen(op, name, old) && !stale(op, key).await? =>
+        {
             return Ok(unchanged(state.clone()));
         }
         // Plugins see what changes nothing, too.
-        Made::Unchanged => old.clone(),
+        UpdatedObject::Unchanged => old.clone(),
     };
     admit(op, name, plan, &mut new, old).await?;
     check_revision(op, name, &mut new, state)?;
@@ -179,13 +182,13 @@ async fn create_instead(
     op: &Op<'_>,
     name: &str,
     plan: &Plan<'_>,
-    make: &mut Make<'_>,
+    make: &mut UpdatedObjectInfo<'_>,
 ) -> Result<Step, Status> {
     let Some(request) = plan.create else { return Err(op.target.not_found(name)) };
     if let Some(uid) = plan.uid {
         return Err(uid_precondition(op, name, uid, ""));
     }
-    let Made::Object(mut new) = op.conversion.compute(|| make(None)).await? else {
+    let UpdatedObject::Object(mut new) = op.conversion.compute(|| make(None)).await? else {
         return Err(op.target.not_found(name));
     };
     let uid = object::uid(&new);

@@ -202,6 +202,29 @@ async fn a_write_that_may_have_happened_is_not_made_again() {
 }
 
 #[tokio::test]
+async fn a_creation_with_a_lost_answer_is_found_by_its_uid() {
+    use super::read_your_writes::write;
+    let (store, engine, _watch) = flaky().await;
+    let create = |name: &str| {
+        let object = json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": name}});
+        write(Verb::Create, "", "application/json", object)
+    };
+    store.mute.store(true, Ordering::SeqCst);
+    let response = engine.handle(create("c")).await;
+    let answered: Value = serde_json::from_slice(&response.body.into_bytes().unwrap()).unwrap();
+    let revision = kaji_meta::object::resource_version(&answered).to_owned();
+    assert_eq!((response.code, &*revision), (201, "4"));
+    // One that cannot be read now, and one of another.
+    store.unreadable.store(true, Ordering::SeqCst);
+    let unknown = engine.handle(create("d")).await;
+    store.unreadable.store(false, Ordering::SeqCst);
+    let taken = engine.handle(create("c")).await;
+    store.mute.store(false, Ordering::SeqCst);
+    assert_eq!((unknown.code, taken.code), (503, 503));
+    assert_eq!(store.revision().await.unwrap(), 5);
+}
+
+#[tokio::test]
 async fn no_watch_begins_within_lost_history() {
     let (store, engine, mut before) = flaky().await;
     store.go_away().await;

@@ -329,3 +329,23 @@ async fn many_events_come_in_few_pieces() {
     let first = watch.stream.next().await.unwrap();
     assert_eq!(first.iter().filter(|b| **b == b'\n').count(), 100);
 }
+
+#[tokio::test]
+async fn a_server_that_ends_drains_its_watches() {
+    let w = World::new().await;
+    let mut watches = vec![w.watch("", "").await, w.watch("x", "").await];
+    watches.push(w.watch("x", "fieldSelector=metadata.name=a").await);
+    watches.push(w.watch("", "labelSelector=app=web").await);
+    w.put("x", "a", "app=web", &[]).await; // 2
+    w.engine.wait_applied(2).await;
+    assert_eq!(w.engine.drain_watches(Duration::from_secs(20)).await, (4, 0));
+    for watch in &mut watches {
+        // What had happened before is sent.
+        assert_eq!([watch.short().await, watch.short().await], ["ADDED a@2", "end"]);
+    }
+    let req = ApiRequest { verb: Verb::Watch, ..request() };
+    let (code, refused) = w.send(req).await;
+    assert_eq!((code, refused["details"]["retryAfterSeconds"].as_u64()), (503, Some(1)));
+    // Other requests are served on.
+    assert_eq!(w.listed("", "").await, "@2 [x/a]");
+}

@@ -3,7 +3,7 @@
 //! Invariant: an object that is decoded again after a lost race does not warn again.
 
 use crate::{
-    decode::{self, Want},
+    decode::{self, ExpectedKind},
     pipeline::Op,
     request::ApiRequest,
 };
@@ -20,7 +20,7 @@ impl Op<'_> {
     }
 
     /// Decodes a body of any kind.
-    pub fn decode_as(&self, want: &Want<'_>, req: &ApiRequest) -> Result<Value, Status> {
+    pub fn decode_as(&self, want: &ExpectedKind<'_>, req: &ApiRequest) -> Result<Value, Status> {
         let syntax = decode::syntax(&req.content_type)?;
         let registry = self.engine.registry();
         decode::object(&registry, want, syntax, &req.body, self.options.directive(), &mut |w| {

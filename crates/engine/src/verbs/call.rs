@@ -3,7 +3,7 @@
 
 use crate::{
     admission::{self, Attributes, Operation},
-    decode::{self, Want},
+    decode::{self, ExpectedKind},
     encode,
     engine::Engine,
     options::{WriteOptions, parse_delete},
@@ -82,7 +82,7 @@ fn body(op: &Op<'_>, kind: &GroupVersionKind, req: &ApiRequest) -> Result<Value,
     };
     let mut body = match &schema {
         Some(schema) => {
-            let want = Want { group: &kind.group, version: &kind.version, kind: &kind.kind, schema };
+            let want = ExpectedKind { group: &kind.group, version: &kind.version, kind: &kind.kind, schema };
             op.decode_as(&want, req)?
         }
         None => {

@@ -1,12 +1,12 @@
 //! PATCH: JSON patch, JSON merge patch, strategic merge patch and server-side apply.
 
 use crate::{
-    decode::{self, Directive, Want},
+    decode::{self, Directive, ExpectedKind},
     engine::Engine,
     options::WriteOptions,
     pipeline::{
         Op, State, Written, manage, metadata,
-        update::{self, Made, Plan},
+        update::{self, Plan, UpdatedObject},
     },
     registry::Resource,
     request::ApiRequest,
@@ -141,7 +141,7 @@ impl Patch {
     ///
     /// # Errors
     /// As the patch's kind has them; 422 about `patch` when the result is no object of the wanted kind.
-    pub fn patched(&self, op: &Op<'_>, want: &Want<'_>, base: Value) -> Result<Value, Status> {
+    pub fn patched(&self, op: &Op<'_>, want: &ExpectedKind<'_>, base: Value) -> Result<Value, Status> {
         let mut new = match self.kind {
             Kind::Json => {
                 let mut new = base;
@@ -173,7 +173,7 @@ impl Patch {
         Ok(new)
     }
 
-    fn check_kind(&self, want: &Want<'_>, new: &Value) -> Result<(), Status> {
+    fn check_kind(&self, want: &ExpectedKind<'_>, new: &Value) -> Result<(), Status> {
         let (api_version, kind) = (object::api_version(new), object::kind(new));
         if kind == want.kind
             && kaji_meta::gvk::split_api_version(api_version) == Some((want.group, want.version))
@@ -200,14 +200,20 @@ impl Patch {
     }
 
     /// The patched object, for messages.
-    fn shown(&self, want: &Want<'_>, new: &Value) -> String {
+    fn shown(&self, want: &ExpectedKind<'_>, new: &Value) -> String {
         let mut out = Vec::new();
         let schema = (!want.custom()).then(|| want.schema.get());
         write_patched(&mut out, new, Some(&touched(self.kind, &self.body)), schema);
         String::from_utf8_lossy(&out).into_owned()
     }
 
-    fn invalid(&self, want: &Want<'_>, before: &Option<String>, new: &Value, error: String) -> Status {
+    fn invalid(
+        &self,
+        want: &ExpectedKind<'_>,
+        before: &Option<String>,
+        new: &Value,
+        error: String,
+    ) -> Status {
         let shown = match (self.kind, before) {
             (Kind::Strategic, _) => go_map(&self.body),
             (_, Some(text)) => text.clone(),
@@ -316,7 +322,11 @@ async fn run(op: &Op<'_>, kind: Kind, req: &ApiRequest) -> Result<Written, Statu
 }
 
 /// What a patch makes of the object. As upstream, a patch that is none is refused after the object was found.
-fn patched(op: &Op<'_>, patch: &Result<Patch, Status>, state: Option<&State>) -> Result<Made, Status> {
+fn patched(
+    op: &Op<'_>,
+    patch: &Result<Patch, Status>,
+    state: Option<&State>,
+) -> Result<UpdatedObject, Status> {
     let Some(state) = state else { return Err(op.target.not_found(op.target.name)) };
     let patch = patch.as_ref().map_err(Status::clone)?;
     let mut new = patch.patched(op, &op.target.want(), op.conversion.in_version(&state.object)?)?;
@@ -325,21 +335,23 @@ fn patched(op: &Op<'_>, patch: &Result<Patch, Status>, state: Option<&State>) ->
     metadata::match_name(&new, op.target.name)?;
     manage::record(op, Some(&state.object), &mut new)?;
     op.conversion.to_hub(&mut new)?;
-    Ok(Made::Object(new))
+    Ok(UpdatedObject::Object(new))
 }
 
-fn applied(op: &Op<'_>, patch: &Patch, state: Option<&State>) -> Result<Made, Status> {
+fn applied(op: &Op<'_>, patch: &Patch, state: Option<&State>) -> Result<UpdatedObject, Status> {
     let live = match state {
         Some(state) => op.conversion.in_version(&state.object)?,
         None => Value::Null,
     };
-    let Some(mut new) = manage::apply(op, &live, patch.config())? else { return Ok(Made::Unchanged) };
+    let Some(mut new) = manage::apply(op, &live, patch.config())? else {
+        return Ok(UpdatedObject::Unchanged);
+    };
     decode::conform(&op.target.want(), &mut new).map_err(Status::bad_request)?;
     op.default_applied(&mut new)?;
     metadata::match_namespace(op, &mut new)?;
     metadata::match_name(&new, op.target.name)?;
     op.conversion.to_hub(&mut new)?;
-    Ok(Made::Object(new))
+    Ok(UpdatedObject::Object(new))
 }
 
 #[cfg(test)]

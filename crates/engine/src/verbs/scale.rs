@@ -4,14 +4,14 @@
 //! Scale have the same field managers (upstream's scale handler). Paths are those of the request's version.
 
 use crate::{
-    decode::{self, Want},
+    decode::{self, ExpectedKind},
     encode,
     engine::Engine,
     options::WriteOptions,
     pipeline::{
         Op, State, metadata,
         scale::{API_VERSION, custom, of, replicas, segments, set_replicas, view},
-        update::{self, Made, Plan},
+        update::{self, Plan, UpdatedObject},
     },
     registry::Resource,
     request::ApiRequest,
@@ -84,7 +84,7 @@ async fn put(op: &Op<'_>, def: &ScaleDef, req: &ApiRequest) -> Result<Value, Sta
         let live = live_scale(op, def, &state.object)?;
         let mut new = sent.clone();
         record(op, &schema, &live, &mut new)?;
-        to_parent(op, def, state, &new).map(Made::Object)
+        to_parent(op, def, state, &new).map(UpdatedObject::Object)
     };
     let written = update::update(op, op.target.name, &plan, &mut make).await?;
     of(op, def, &written.into_object())
@@ -102,7 +102,7 @@ async fn patched(op: &Op<'_>, def: &ScaleDef, kind: patch::Kind, req: &ApiReques
         let mut new = if apply {
             match apply_scale(op, &schema, &live, patch.config())? {
                 Some(new) => new,
-                None => return Ok(Made::Unchanged),
+                None => return Ok(UpdatedObject::Unchanged),
             }
         } else {
             let mut new = patch.patched(op, &want(&schema), live.clone())?;
@@ -111,7 +111,7 @@ async fn patched(op: &Op<'_>, def: &ScaleDef, kind: patch::Kind, req: &ApiReques
         };
         metadata::match_namespace(op, &mut new)?;
         metadata::match_name(&new, op.target.name)?;
-        to_parent(op, def, state, &new).map(Made::Object)
+        to_parent(op, def, state, &new).map(UpdatedObject::Object)
     };
     let written = update::update(op, op.target.name, &plan, &mut make).await?;
     of(op, def, &written.into_object())
@@ -121,8 +121,8 @@ fn scale_schema() -> Result<SchemaRef, Status> {
     types::for_gvk("autoscaling", "v1", "Scale").ok_or_else(|| Status::internal("the type Scale is missing"))
 }
 
-fn want(schema: &SchemaRef) -> Want<'_> {
-    Want { group: "autoscaling", version: "v1", kind: "Scale", schema }
+fn want(schema: &SchemaRef) -> ExpectedKind<'_> {
+    ExpectedKind { group: "autoscaling", version: "v1", kind: "Scale", schema }
 }
 
 fn not_found(op: &Op<'_>) -> Status {

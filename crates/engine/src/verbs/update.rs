@@ -5,7 +5,7 @@ use crate::{
     options::WriteOptions,
     pipeline::{
         Op, Written, manage, metadata,
-        update::{self, Made, Plan},
+        update::{self, Plan, UpdatedObject},
     },
     registry::Resource,
     request::ApiRequest,
@@ -46,7 +46,7 @@ async fn run(op: &Op<'_>, req: &ApiRequest) -> Result<Written, Status> {
         }
         manage::record(op, state.map(|s| &s.object), &mut new)?;
         op.conversion.to_hub(&mut new)?;
-        Ok(Made::Object(new))
+        Ok(UpdatedObject::Object(new))
     };
     update::update(op, op.target.name, &plan, &mut make).await
 }

@@ -45,7 +45,9 @@ pub(crate) async fn watch(
     let options = ListOptions::for_watch(req)?;
     if engine.is_shut_down() {
         // Not a watch that ends: clients would begin it again, and again.
-        return Err(Status::service_unavailable("the server is shutting down"));
+        let mut status = Status::service_unavailable("apiserver is shutting down");
+        status.details.get_or_insert_default().retry_after_seconds = 1;
+        return Err(status);
     }
     let include =
         if req.accept.form == Form::Table { Include::from_request(req)? } else { Include::default() };

@@ -1,39 +1,53 @@
 //! Transactions: compares of `mod_revision`, puts and deletes that answer with what was there, and reads where a compare fails.
+//!
+//! Invariant: a transaction has its effect once at most. One that expects what it changes is sent again when its answer is lost, since
+//! the first then leaves the second nothing that it expects; a creation is not, since what it has made may have been deleted again.
 
 use super::{Inner, plain, signed};
-use crate::client::Repeat;
+use crate::client::{Answer, Repeat};
 use crate::error::{Failure, malformed};
 use crate::messages::{
     Compare, CompareResult, CompareTarget, DeleteRangeRequest, Expected, KeyValue as Kv, PutRequest,
     RangeRequest, Request, RequestOp, Response, TxnRequest, TxnResponse,
 };
 use kaji_store::{KeyValue, Op, StoreError, Txn, TxnOutcome};
-use std::collections::HashSet;
+use std::{collections::HashSet, sync::Arc};
 
 /// Bytes of a request that etcd takes unless configured otherwise.
 const REQUEST_LIMIT: usize = 1_572_864;
 
 impl Inner {
-    pub(super) async fn txn(&self, txn: Txn) -> Result<TxnOutcome, StoreError> {
+    pub(super) async fn txn(self: &Arc<Self>, txn: Txn) -> Result<TxnOutcome, StoreError> {
         self.check_open()?;
         check(&txn)?;
         if txn.compare.is_empty() && txn.ops.is_empty() {
             return Ok(TxnOutcome::Committed { revision: self.current().await?, previous: vec![] });
         }
         let (size, operations) = (txn.size(), txn.ops.len().max(txn.compare.len()));
+        let repeat = if expects_what_it_changes(&txn) { Repeat::OnceAtMost } else { Repeat::Never };
         let request = self.request(txn)?;
-        let answer: Result<TxnResponse, _> =
-            self.client.call("/etcdserverpb.KV/Txn", request, Repeat::Never).await;
-        let answer = answer.map_err(|error| match Failure::from(error) {
-            Failure::RequestTooLarge => {
-                StoreError::TooLarge { size, limit: REQUEST_LIMIT.min(size.saturating_sub(1)) }
+        let answer: Result<Answer<TxnResponse>, _> =
+            self.client.attempts("/etcdserverpb.KV/Txn", request, repeat).await;
+        let Answer { message: answer, after_loss } = answer.map_err(|unanswered| {
+            if unanswered.uncertain {
+                return StoreError::Uncertain(unanswered.error.to_string());
             }
-            Failure::TooManyOperations => StoreError::Invalid(format!(
-                "etcd takes no transaction of {operations} operations; 128 unless its flag --max-txn-ops says otherwise"
-            )),
-            other => plain(other),
+            match Failure::from(unanswered.error) {
+                Failure::RequestTooLarge => {
+                    StoreError::TooLarge { size, limit: REQUEST_LIMIT.min(size.saturating_sub(1)) }
+                }
+                Failure::TooManyOperations => StoreError::Invalid(format!(
+                    "etcd takes no transaction of {operations} operations; 128 unless its flag --max-txn-ops says otherwise"
+                )),
+                other => plain(other),
+            }
         })?;
         let revision = self.header(answer.header)?;
+        if after_loss && !answer.succeeded {
+            return Err(StoreError::Uncertain(
+                "its answer was lost, and what it expected has changed".into(),
+            ));
+        }
         let kvs = answer.responses.into_iter().map(|op| self.answered(op.response));
         let kvs: Vec<Option<KeyValue>> = kvs.collect::<Result<_, _>>()?;
         Ok(match answer.succeeded {
@@ -66,7 +80,7 @@ impl Inner {
                 request: Some(match op {
                     Op::Put { value, lease, .. } => Request::Put(PutRequest {
                         key,
-                        value: value.into(),
+                        value,
                         lease: lease.map_or(0, |lease| lease.0),
                         prev_kv,
                     }),
@@ -86,6 +100,13 @@ impl Inner {
         };
         Ok(kv.and_then(|kv| self.kv(kv)))
     }
+}
+
+/// Whether a transaction can succeed once at most, however often it is sent: a version that it replaces or deletes does not come back.
+fn expects_what_it_changes(txn: &Txn) -> bool {
+    txn.compare
+        .iter()
+        .any(|compare| compare.mod_revision > 0 && txn.ops.iter().any(|op| op.key() == compare.key))
 }
 
 /// Refuses what no store takes.

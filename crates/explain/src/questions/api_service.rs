@@ -2,6 +2,7 @@
 
 use crate::{
     case::{Case, condition_is, tell},
+    paths::path,
     reader::Found,
     report::{Cause, Sort},
 };
@@ -13,7 +14,7 @@ pub async fn causes(case: &Case<'_>) -> Vec<Cause> {
     let cause = Cause::new(Sort::Webhook, "its server is not available").known(tell(condition));
     let Some(service) = at(case.object, &["spec", "service"]) else { return vec![cause] };
     let (namespace, name) = (str_at(service, &["namespace"]), str_at(service, &["name"]));
-    let found = case.reader.get(&format!("/api/v1/namespaces/{namespace}/services/{name}")).await;
+    let found = case.reader.get(&path("v1", namespace, "services", name)).await;
     let cause = match found {
         Found::Absent => cause.known(format!("Service {namespace}/{name} does not exist")).fix(format!(
             "install its server; if it is gone for good: kubectl delete apiservice {}",

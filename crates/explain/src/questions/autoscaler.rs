@@ -42,10 +42,7 @@ pub async fn causes(case: &Case<'_>) -> Vec<Cause> {
             let cause = cause.known(format!("its target {kind} {name} does not exist"));
             let others = case.reader.list(&resource.path(case.namespace(), "")).await.unwrap_or_default();
             let near = crate::names::nearest(name, others.iter().map(object::name));
-            let cause = match near {
-                Some(near) => cause.nearest(format!("{kind} {near}")),
-                None => cause,
-            };
+            let cause = cause.nearest_if(near.map(|near| format!("{kind} {near}")));
             return vec![cause.fix("correct spec.scaleTargetRef.name")];
         }
         Found::Unreadable => return vec![cause],
@@ -99,7 +96,7 @@ async fn metrics(case: &Case<'_>, mut cause: Cause, target: &Value) -> Cause {
     else {
         return cause;
     };
-    let pods = case.all_beside("api/v1", "pods").await.unwrap_or_default();
+    let pods = case.all_beside("v1", "pods").await.unwrap_or_default();
     let selected: Vec<&Value> = pods.iter().filter(|pod| selector.matches_object(pod)).collect();
     for resource in resources {
         let lacks = |pod: &Value| {

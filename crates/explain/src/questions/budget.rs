@@ -65,7 +65,7 @@ pub async fn causes(case: &Case<'_>) -> Vec<Cause> {
 async fn unhealthy(case: &Case<'_>) -> Vec<String> {
     let Some(selector) = at(case.object, &["spec", "selector"]) else { return vec![] };
     let Ok(selector) = Selector::from_label_selector(selector) else { return vec![] };
-    let pods = case.all_beside("api/v1", "pods").await.unwrap_or_default();
+    let pods = case.all_beside("v1", "pods").await.unwrap_or_default();
     let unhealthy =
         |pod: &&Value| selector.matches_object(pod) && condition_is(pod, "Ready", "True").is_none();
     pods.iter().filter(unhealthy).map(|pod| object::name(pod).to_owned()).collect()

@@ -1,13 +1,14 @@
 //! A claim that is not bound: its class, its provisioner, and the volume that is nearest to fulfilling it.
 
 use crate::{
-    case::Case,
+    case::{Case, uses_claim},
     names::nearest,
+    paths::path,
     reader::Found,
     report::{Cause, Sort},
 };
 use kaji_meta::{
-    object::{self, arr_at, str_at, strs_at},
+    object::{self, str_at, strs_at},
     quantity::Quantity,
 };
 use serde_json::Value;
@@ -142,27 +143,23 @@ async fn of_class(
 }
 
 async fn user(case: &Case<'_>) -> Option<String> {
-    let pods = case.all_beside("api/v1", "pods").await?;
-    let uses = |pod: &&Value| {
-        let mut volumes = arr_at(pod, &["spec", "volumes"]).iter();
-        volumes.any(|volume| str_at(volume, &["persistentVolumeClaim", "claimName"]) == case.name())
-    };
-    pods.iter().find(uses).map(|pod| object::name(pod).to_owned())
+    let pods = case.all_beside("v1", "pods").await?;
+    pods.iter().find(|pod| uses_claim(pod, case.name())).map(|pod| object::name(pod).to_owned())
 }
 
 /// The volume that lacks least for the claim.
 async fn nearest_volume(case: &Case<'_>, cause: Cause, class: &str) -> Cause {
     let volume = str_at(case.object, &["spec", "volumeName"]);
     if !volume.is_empty() {
-        return match case.reader.get(&format!("/api/v1/persistentvolumes/{volume}")).await {
+        return match case.reader.get(&path("v1", "", "persistentvolumes", volume)).await {
             Found::Absent => cause.known(format!("its volumeName {volume} is no PersistentVolume")),
             Found::Object(volume) => cause.nearest(differences(case.object, &volume, class).join("; ")),
             Found::Unreadable => cause,
         };
     }
     let Some(volumes) = case.reader.list("/api/v1/persistentvolumes").await else { return cause };
-    let judged = volumes.iter().map(|volume| (differences(case.object, volume, class), volume));
-    match judged.min_by_key(|(differences, _)| differences.len()) {
+    let compared = volumes.iter().map(|volume| (differences(case.object, volume, class), volume));
+    match compared.min_by_key(|(differences, _)| differences.len()) {
         None => cause.known("there is no PersistentVolume"),
         Some((differences, volume)) if differences.is_empty() => cause.inferred(format!(
             "volume {} fits: the volume controller has not bound it yet, or does not run",

@@ -2,8 +2,9 @@
 
 use super::pod_volumes::missing;
 use crate::{
-    case::{Case, condition_is, tell},
+    case::{Case, condition_is, is_finished, tell},
     names::nearest,
+    paths,
     reader::Found,
     report::{Cause, Sort},
 };
@@ -48,8 +49,8 @@ pub async fn causes(case: &Case<'_>) -> Vec<Cause> {
 /// A node that does not report.
 async fn on_node(case: &Case<'_>) -> Vec<Cause> {
     let name = str_at(case.object, &["spec", "nodeName"]);
-    let finished = matches!(str_at(case.object, &["status", "phase"]), "Succeeded" | "Failed");
-    match case.reader.get(&format!("/api/v1/nodes/{name}")).await {
+    let finished = is_finished(case.object);
+    match case.reader.get(&paths::path("v1", "", "nodes", name)).await {
         _ if finished => vec![],
         Found::Absent => {
             let cause = Cause::new(Sort::Node, format!("its node {name} does not exist"));
@@ -107,7 +108,7 @@ async fn image(case: &Case<'_>, status: &Value, spec: Option<&Value>, waiting: &
     for secret in arr_at(case.object, &["spec", "imagePullSecrets"]) {
         let name = str_at(secret, &["name"]);
         secrets.push(name);
-        if case.beside("api/v1", "secrets", name).await.is_absent() {
+        if case.beside("v1", "secrets", name).await.is_absent() {
             cause = cause.known(format!("its pull secret {name} does not exist"));
             cause =
                 cause.fix(format!("kubectl create secret docker-registry {name} -n {}", case.namespace()));
@@ -169,7 +170,7 @@ async fn configuration(case: &Case<'_>, name: &str, spec: &Value, waiting: &str)
             cause.summary = missing.summary;
             cause.nearest = missing.nearest;
             cause.fixes.extend(missing.fixes);
-        } else if let Some(object) = case.beside("api/v1", sort.0, wanted).await.object() {
+        } else if let Some(object) = case.beside("v1", sort.0, wanted).await.object() {
             let keys = ["data", "binaryData"].into_iter().filter_map(|at| object.get(at)?.as_object());
             let keys: Vec<&str> = keys.flat_map(|map| map.keys().map(String::as_str)).collect();
             if !key.is_empty() && !keys.contains(&key) {
@@ -194,8 +195,9 @@ async fn crash(case: &Case<'_>, status: &Value, waiting: Option<String>) -> Caus
     let code_text = code.map_or_else(String::new, |code| format!(" with code {code}"));
     let mut cause =
         Cause::new(Sort::Container, format!("container {name} ends{code_text}, restarted {restarts} times"));
-    cause.chain =
-        waiting.into_iter().map(|text| Cause::new(Sort::Container, "").known(text).chain.remove(0)).collect();
+    if let Some(text) = waiting {
+        cause = cause.known(text);
+    }
     if let Some(code) = code {
         cause = cause.known(format!("its last end: {reason}, exit code {code}"));
     }
@@ -217,12 +219,7 @@ async fn crash(case: &Case<'_>, status: &Value, waiting: Option<String>) -> Caus
     if let Some(event) = case.event(&["Unhealthy", "Killing"]).await {
         cause = cause.known(event);
     }
-    let path = format!(
-        "/api/v1/namespaces/{}/pods/{}/log?container={name}&previous={}&tailLines={LOG_LINES}",
-        case.namespace(),
-        case.name(),
-        last == "lastState",
-    );
+    let path = paths::log(case.namespace(), case.name(), name, last == "lastState", LOG_LINES);
     let log = case.reader.text(&path, LOG_BYTES).await;
     let lines: Vec<&str> = log.lines().collect();
     if !lines.is_empty() {
@@ -236,7 +233,7 @@ async fn crash(case: &Case<'_>, status: &Value, waiting: Option<String>) -> Caus
 async fn not_ready(case: &Case<'_>) -> Option<Cause> {
     let pod = case.object;
     let condition = condition_is(pod, "Ready", "False")?;
-    if matches!(str_at(pod, &["status", "phase"]), "Succeeded" | "Failed") {
+    if is_finished(pod) {
         return None;
     }
     let mut cause = Cause::new(Sort::Readiness, "it is not ready").known(tell(condition));

@@ -1,7 +1,7 @@
 //! A deletion that does not end: finalizers and what removes them, dependents, what is left in a namespace, grace periods.
 
 use crate::{
-    case::{Case, condition_is, tell, title},
+    case::{Case, condition_is, is_finished, tell, title, uses_claim},
     report::{Cause, Sort, some},
 };
 use kaji_meta::object::{self, arr_at, bool_at, str_at};
@@ -150,15 +150,9 @@ async fn foreign(case: &Case<'_>, cause: Cause, finalizer: &str) -> Cause {
 }
 
 async fn users_of_claim(case: &Case<'_>) -> Vec<String> {
-    let pods = case.all_beside("api/v1", "pods").await.unwrap_or_default();
-    let uses = |pod: &&Value| {
-        let volumes = arr_at(pod, &["spec", "volumes"]).iter();
-        !matches!(str_at(pod, &["status", "phase"]), "Succeeded" | "Failed")
-            && volumes
-                .map(|v| str_at(v, &["persistentVolumeClaim", "claimName"]))
-                .any(|claim| claim == case.name())
-    };
-    pods.iter().filter(uses).map(|pod| object::name(pod).to_owned()).collect()
+    let pods = case.all_beside("v1", "pods").await.unwrap_or_default();
+    let users = pods.iter().filter(|pod| !is_finished(pod) && uses_claim(pod, case.name()));
+    users.map(|pod| object::name(pod).to_owned()).collect()
 }
 
 /// Dependents of the object in its namespace with an owner reference that blocks the deletion.

@@ -2,6 +2,7 @@
 
 use crate::{
     case::{Case, condition, tell, title},
+    paths::path,
     report::{Cause, Sort},
 };
 use kaji_meta::object::{self, arr_at, bool_at, str_at};
@@ -28,20 +29,19 @@ pub async fn causes(case: &Case<'_>) -> Vec<Cause> {
             .known(format!("it has the taint {uninitialized}"));
         causes.push(cause.inferred("its kubelet runs with an external cloud provider, and no cloud controller manager answers for it"));
     }
-    if let Some(cause) = causes.first_mut()
+    if !causes.is_empty()
         && let Some(silence) = silence(case).await
     {
-        cause.chain.extend(Cause::new(Sort::Node, "").known(silence).chain);
+        let first = causes.remove(0);
+        causes.insert(0, first.known(silence));
     }
     causes
 }
 
 /// Since when its lease was not renewed.
 async fn silence(case: &Case<'_>) -> Option<String> {
-    let lease = case
-        .reader
-        .get(&format!("/apis/coordination.k8s.io/v1/namespaces/kube-node-lease/leases/{}", case.name()))
-        .await;
+    let lease =
+        case.reader.get(&path("coordination.k8s.io/v1", "kube-node-lease", "leases", case.name())).await;
     let renewed: jiff::Timestamp = str_at(lease.object()?, &["spec", "renewTime"]).parse().ok()?;
     let seconds = case.now.duration_since(renewed).as_secs();
     (seconds > 40).then(|| format!("its lease was renewed {seconds} s ago"))

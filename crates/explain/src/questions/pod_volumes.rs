@@ -71,35 +71,30 @@ async fn of_volume(case: &Case<'_>, volume: &Value) -> Vec<Cause> {
 
 /// A cause when an object that something names is not there.
 pub async fn missing(case: &Case<'_>, (plural, kind): (&str, &str), name: &str, user: &str) -> Option<Cause> {
-    if !case.beside("api/v1", plural, name).await.is_absent() {
+    if !case.beside("v1", plural, name).await.is_absent() {
         return None;
     }
     let summary = format!("{kind} {}/{name} does not exist", case.namespace());
     let cause =
         Cause::new(Sort::Container, summary).known(format!("{user} names it, and it is not optional"));
-    let others = case.all_beside("api/v1", plural).await.unwrap_or_default();
+    let others = case.all_beside("v1", plural).await.unwrap_or_default();
     let near = nearest(name, others.iter().map(object::name));
-    let cause = match near {
-        Some(near) => cause.nearest(format!("{kind} {}/{near}", case.namespace())),
-        None => cause,
-    };
+    let cause = cause.nearest_if(near.map(|near| format!("{kind} {}/{near}", case.namespace())));
     Some(
         cause.fix(format!("create {kind} {name} in the namespace {}, or correct the name", case.namespace())),
     )
 }
 
 async fn of_claim(case: &Case<'_>, volume: &str, name: &str) -> Vec<Cause> {
-    let claim = match case.beside("api/v1", "persistentvolumeclaims", name).await {
+    let claim = match case.beside("v1", "persistentvolumeclaims", name).await {
         Found::Object(claim) => claim,
         Found::Unreadable => return vec![],
         Found::Absent => {
-            let claims = case.all_beside("api/v1", "persistentvolumeclaims").await.unwrap_or_default();
+            let claims = case.all_beside("v1", "persistentvolumeclaims").await.unwrap_or_default();
             let cause = Cause::new(Sort::Volume, format!("claim {name} of volume {volume} does not exist"));
-            let near = nearest(name, claims.iter().map(object::name)).map(str::to_owned);
-            let cause = match near {
-                Some(near) => cause.nearest(format!("PersistentVolumeClaim {}/{near}", case.namespace())),
-                None => cause,
-            };
+            let near = nearest(name, claims.iter().map(object::name));
+            let near = near.map(|near| format!("PersistentVolumeClaim {}/{near}", case.namespace()));
+            let cause = cause.nearest_if(near);
             return vec![cause.fix(format!("create the PersistentVolumeClaim {name}, or correct claimName"))];
         }
     };

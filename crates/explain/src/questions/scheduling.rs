@@ -1,7 +1,9 @@
 //! A pod without a node: gates, what each node says to it, and the node that is nearest to taking it.
 
+use super::gang;
 use crate::{
-    case::{Case, condition_is, tell},
+    case::{Case, condition_is, is_finished, tell},
+    paths::path,
     report::{Cause, Sort, some},
 };
 use kaji_meta::object::{arr_at, str_at};
@@ -20,8 +22,7 @@ const NAMED: usize = 5;
 /// Why the pod has no node.
 pub async fn causes(case: &Case<'_>) -> Vec<Cause> {
     let pod = case.object;
-    let finished = matches!(str_at(pod, &["status", "phase"]), "Succeeded" | "Failed");
-    if !str_at(pod, &["spec", "nodeName"]).is_empty() || finished {
+    if !str_at(pod, &["spec", "nodeName"]).is_empty() || is_finished(pod) {
         return vec![];
     }
     let gates: Vec<&str> =
@@ -55,11 +56,11 @@ async fn ask(case: &Case<'_>, cause: Cause) -> Cause {
     let (nodes, pods) =
         futures_util::join!(case.reader.list("/api/v1/nodes"), case.reader.list("/api/v1/pods"));
     let (Some(nodes), Some(pods)) = (nodes, pods) else { return cause };
-    let path = |of: &ReadResource| match of.group {
-        "" => format!("/api/{}/{}", of.version, of.resource),
-        group => format!("/apis/{group}/{}/{}", of.version, of.resource),
+    let collection = |of: &ReadResource| match of.group {
+        "" => path(of.version, "", of.resource, ""),
+        group => path(&format!("{group}/{}", of.version), "", of.resource, ""),
     };
-    let paths: Vec<String> = READ_RESOURCES.iter().map(path).collect();
+    let paths: Vec<String> = READ_RESOURCES.iter().map(collection).collect();
     let lists = case.reader.lists(&paths).await.into_iter().map(Option::unwrap_or_default);
     let others: HashMap<&str, Arc<Vec<Value>>> =
         READ_RESOURCES.iter().map(|of| of.resource).zip(lists).collect();
@@ -72,17 +73,21 @@ async fn ask(case: &Case<'_>, cause: Cause) -> Cause {
         Ok(Verdicts::Nodes(verdicts)) if verdicts.is_empty() => cause
             .known("the cluster has no node")
             .fix("add a node: kaji agent --join, or kaji up with --nodes"),
-        Ok(Verdicts::Nodes(verdicts)) => judged(case, cause, &nodes, &verdicts),
+        Ok(Verdicts::Nodes(verdicts)) => node_verdicts(case, cause, &nodes, &verdicts),
     }
 }
 
 /// What the nodes say, by reason; the nearest node, and what would make it fit.
-fn judged(case: &Case<'_>, mut cause: Cause, nodes: &[Value], verdicts: &[Verdict]) -> Cause {
+fn node_verdicts(case: &Case<'_>, mut cause: Cause, nodes: &[Value], verdicts: &[Verdict]) -> Cause {
     let fitting: Vec<&str> =
         verdicts.iter().filter(|v| v.rejections.is_empty()).map(|v| v.node.as_str()).collect();
     if !fitting.is_empty() {
+        cause = cause.inferred(format!("it fits now on {}", some(&fitting, NAMED)));
+        let group = gang::group_of(case.object);
+        if !group.is_empty() {
+            return cause.inferred(format!("its group {group} is placed as a whole, or not at all"));
+        }
         return cause
-            .inferred(format!("it fits now on {}", some(&fitting, NAMED)))
             .inferred("the scheduler has not tried it again yet, or does not run")
             .fix("wait; or look at the lease kube-system/kube-scheduler and the scheduler's logs");
     }

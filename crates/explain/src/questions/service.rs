@@ -1,13 +1,13 @@
 //! A service without endpoints: the label or the port that differs.
 
 use crate::{
-    case::Case,
+    case::{Case, has_ready_endpoint, is_finished},
     names::nearest,
     report::{Cause, Sort, some},
 };
 use kaji_meta::{
     labels::Selector,
-    object::{self, arr_at, bool_at, str_at, str_map_at},
+    object::{self, arr_at, str_at, str_map_at},
 };
 use serde_json::Value;
 
@@ -18,16 +18,8 @@ pub async fn causes(case: &Case<'_>) -> Vec<Cause> {
     if str_at(case.object, &["spec", "type"]) == "ExternalName" {
         return vec![];
     }
-    let slices = format!(
-        "/apis/discovery.k8s.io/v1/namespaces/{}/endpointslices?labelSelector=kubernetes.io%2Fservice-name%3D{}",
-        case.namespace(),
-        case.name()
-    );
-    let Some(slices) = case.reader.list(&slices).await else { return vec![] };
-    let ready = |endpoint: &&Value| bool_at(endpoint, &["conditions", "ready"]) != Some(false);
-    let endpoints = slices.iter().flat_map(|slice| arr_at(slice, &["endpoints"]));
-    if endpoints.filter(ready).count() > 0 && slices.iter().any(|slice| !arr_at(slice, &["ports"]).is_empty())
-    {
+    let Some(slices) = case.endpoint_slices(case.namespace(), case.name()).await else { return vec![] };
+    if has_ready_endpoint(&slices) && slices.iter().any(|slice| !arr_at(slice, &["ports"]).is_empty()) {
         return vec![];
     }
     let selector: Vec<(&str, &str)> = str_map_at(case.object, &["spec", "selector"]).collect();
@@ -38,7 +30,7 @@ pub async fn causes(case: &Case<'_>) -> Vec<Cause> {
             "give it a selector, or create an EndpointSlice with the label kubernetes.io/service-name",
         )];
     }
-    let Some(pods) = case.all_beside("api/v1", "pods").await else { return vec![] };
+    let Some(pods) = case.all_beside("v1", "pods").await else { return vec![] };
     vec![without_endpoints(case, &selector, &pods)]
 }
 
@@ -47,9 +39,8 @@ fn without_endpoints(case: &Case<'_>, selector: &[(&str, &str)], pods: &[Value])
     let cause = Cause::new(Sort::Endpoints, "it has no ready endpoints")
         .known(format!("its selector is {}", text.join(",")));
     let matcher = Selector::from_map(selector.iter().copied());
-    let running = |pod: &&Value| !matches!(str_at(pod, &["status", "phase"]), "Succeeded" | "Failed");
     let selected: Vec<&Value> =
-        pods.iter().filter(running).filter(|pod| matcher.matches_object(pod)).collect();
+        pods.iter().filter(|pod| !is_finished(pod)).filter(|pod| matcher.matches_object(pod)).collect();
     if selected.is_empty() {
         return nothing_selected(case, cause, selector, pods);
     }

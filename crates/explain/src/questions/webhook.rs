@@ -1,13 +1,14 @@
 //! Admission webhooks that do not answer, and webhooks that refuse the pods of their own backend.
 
 use crate::{
-    case::Case,
+    case::{Case, has_ready_endpoint},
+    paths::path,
     reader::Found,
     report::{Cause, Sort, some},
 };
 use kaji_meta::{
     labels::Selector,
-    object::{self, arr_at, at, bool_at, str_at, str_map_at, strs_at},
+    object::{self, arr_at, at, str_at, str_map_at, strs_at},
 };
 use serde_json::Value;
 
@@ -33,8 +34,13 @@ pub async fn named_in(case: &Case<'_>, message: &str) -> Vec<Cause> {
     };
     let mut causes = vec![];
     for plural in ["validatingwebhookconfigurations", "mutatingwebhookconfigurations"] {
-        let path = format!("/apis/admissionregistration.k8s.io/v1/{plural}");
-        for configuration in case.reader.list(&path).await.unwrap_or_default().iter() {
+        for configuration in case
+            .reader
+            .list(&path("admissionregistration.k8s.io/v1", "", plural, ""))
+            .await
+            .unwrap_or_default()
+            .iter()
+        {
             let named = arr_at(configuration, &["webhooks"])
                 .iter()
                 .filter(|webhook| str_at(webhook, &["name"]) == name);
@@ -51,7 +57,7 @@ async fn of_backend(case: &Case<'_>, webhook: &Value, service: &Value) -> Option
     let (namespace, name) = (str_at(service, &["namespace"]), str_at(service, &["name"]));
     let cause = Cause::new(Sort::Webhook, format!("webhook {} has no backend", str_at(webhook, &["name"])));
     let cause = cause.known(format!("its backend is Service {namespace}/{name}"));
-    let object = match case.reader.get(&format!("/api/v1/namespaces/{namespace}/services/{name}")).await {
+    let object = match case.reader.get(&path("v1", namespace, "services", name)).await {
         Found::Unreadable => return None,
         Found::Absent => {
             return Some(fails(webhook, cause.known("the Service does not exist")).fix(format!(
@@ -61,12 +67,7 @@ async fn of_backend(case: &Case<'_>, webhook: &Value, service: &Value) -> Option
         }
         Found::Object(object) => object,
     };
-    let slices = format!(
-        "/apis/discovery.k8s.io/v1/namespaces/{namespace}/endpointslices?labelSelector=kubernetes.io%2Fservice-name%3D{name}"
-    );
-    let slices = case.reader.list(&slices).await?;
-    let ready = |endpoint: &&Value| bool_at(endpoint, &["conditions", "ready"]) != Some(false);
-    if slices.iter().flat_map(|slice| arr_at(slice, &["endpoints"])).any(|endpoint| ready(&endpoint)) {
+    if has_ready_endpoint(&case.endpoint_slices(namespace, name).await?) {
         return None;
     }
     let cause = fails(webhook, cause.known("the Service has no ready endpoints"));
@@ -119,7 +120,7 @@ async fn locks_out_its_backend(
             && has(&["resources"], &["pods", "replicasets", "*/*", "deployments"])
     };
     let rule = arr_at(webhook, &["rules"]).iter().find(asks)?;
-    let found = case.reader.get(&format!("/api/v1/namespaces/{namespace}")).await;
+    let found = case.reader.get(&path("v1", "", "namespaces", namespace)).await;
     let selects = |selector: &str, object: &Value| match at(webhook, &[selector]) {
         Some(given) => {
             Selector::from_label_selector(given).is_ok_and(|selector| selector.matches_object(object))

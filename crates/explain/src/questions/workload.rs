@@ -134,7 +134,7 @@ async fn refused(case: &Case<'_>) -> Vec<Cause> {
 }
 
 async fn quotas(case: &Case<'_>, mut cause: Cause) -> Cause {
-    let quotas = case.all_beside("api/v1", "resourcequotas").await.unwrap_or_default();
+    let quotas = case.all_beside("v1", "resourcequotas").await.unwrap_or_default();
     for quota in quotas.iter() {
         for text in super::quota::exhausted(quota) {
             cause = cause.known(format!("ResourceQuota {}: {text}", object::name(quota)));
@@ -173,7 +173,7 @@ fn owned_by(case: &Case<'_>, object: &Value) -> bool {
 
 async fn newest_replica_set(case: &Case<'_>) -> Option<Value> {
     const REVISION: &str = "deployment.kubernetes.io/revision";
-    let sets = case.all_beside("apis/apps/v1", "replicasets").await?;
+    let sets = case.all_beside("apps/v1", "replicasets").await?;
     let revision = |set: &&Value| {
         object::annotation(set, REVISION).and_then(|r| r.parse::<u64>().ok()).unwrap_or_default()
     };
@@ -182,7 +182,7 @@ async fn newest_replica_set(case: &Case<'_>) -> Option<Value> {
 
 /// The workload's pods that are not ready, the oldest first: a stateful set waits for the first of them.
 async fn pods(case: &Case<'_>) -> Vec<Value> {
-    let pods = case.all_beside("api/v1", "pods").await.unwrap_or_default();
+    let pods = case.all_beside("v1", "pods").await.unwrap_or_default();
     let unready = |pod: &&Value| {
         owned_by(case, pod)
             && condition_is(pod, "Ready", "True").is_none()

@@ -2,7 +2,7 @@
 
 use expect_test::expect;
 use futures_util::stream;
-use kaji_grpc::{CallError, Client, Code, Router, Status, bind, serve};
+use kaji_grpc::{CallError, Channel, ChannelOptions, Client, Code, Router, Status, bind, serve};
 use prost::Message;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -169,5 +169,42 @@ fn endpoints() {
     ] {
         let found = Client::of_endpoint(endpoint);
         assert_eq!(found.as_ref().map(Client::path), path.map(Path::new), "{endpoint}");
+    }
+}
+
+/// A connection to a peer that resets the first stream for this reason, and says then that it takes no other; with `None` it ends
+/// without an answer.
+async fn resetting(reason: Option<h2::Reason>) -> Channel {
+    let (near, far) = tokio::io::duplex(1 << 16);
+    tokio::spawn(async move {
+        let mut connection = h2::server::handshake(far).await.expect("HTTP/2");
+        let accepted = connection.accept().await.expect("a request");
+        let (_request, mut respond) = accepted.expect("a whole one");
+        let Some(reason) = reason else { return };
+        respond.send_reset(reason);
+        connection.graceful_shutdown();
+        // Until everything has been sent.
+        while connection.accept().await.is_some() {}
+    });
+    let options = ChannelOptions::new(http::Uri::from_static("http://localhost"));
+    Channel::over(near, &options).await.expect("HTTP/2")
+}
+
+#[tokio::test]
+async fn a_failure_says_whether_the_peer_can_have_begun() {
+    let call = async |channel: &Channel| {
+        let error = channel.unary::<Text, Text>(ECHO, text("a", 1), SOON).await.unwrap_err();
+        (error.code, error.unsent)
+    };
+    for (reason, unsent) in
+        [(Some(h2::Reason::REFUSED_STREAM), true), (Some(h2::Reason::INTERNAL_ERROR), false), (None, false)]
+    {
+        let channel = resetting(reason).await;
+        assert_eq!(call(&channel).await, (Code::Unavailable, unsent), "{reason:?}");
+        // On a connection that is no more, nothing is sent.
+        while !channel.is_closed() {
+            tokio::task::yield_now().await;
+        }
+        assert_eq!(call(&channel).await, (Code::Unavailable, true), "{reason:?}");
     }
 }

@@ -4,22 +4,24 @@
 //! Invariant: every loop is a client of the API server through the in-process transport, with the user that upstream's
 //! component has; of several servers over one etcd, one runs the controllers, and one the scheduler.
 
-use super::{
-    addresses::dns_service_ip,
-    cluster_dns,
-    real_node::{self, RealNodeConfig},
-};
-use crate::{cache_checks::CacheChecks, cache_feed::CacheFeed, environment::Environment};
+use crate::environment::Environment;
 use kaji_access::identities;
 use kaji_auth::authn::{ClusterAuthenticationInfo, SigningKey};
-use kaji_controllers::{LoadBalancerConfig, NodeRanges};
+use kaji_controllers::{
+    NodeRanges,
+    cloud_provider::{BareMachines, CloudProvider},
+};
+use kaji_controlplane::{CacheFeed, LocalBatches, cache_checks::CacheChecks, cluster_dns};
 use kaji_kubelet::{
+    cloud::ExternalCloud,
+    hostname::node_name,
     node::NodeServer,
     server::KubeletServerConfig,
     simulated::{self, Fleet},
 };
 use kaji_meta::{GroupResource, object, time::SystemClock};
-use kaji_options::{Nodes, Options, StoreKind};
+use kaji_node::node::{self, RealNodeConfig};
+use kaji_options::{Nodes, Options, StoreKind, addresses::dns_service_ip};
 use kaji_resource::ObjectReader;
 use kaji_runtime::{Client, Election, Informers, LeaseTiming, Selected, Shared, queue::QueueMetrics};
 use kaji_server::{Certificates, Identities, LocalService, Metrics, Stack};
@@ -99,7 +101,7 @@ impl ControlLoopConfig {
             tasks.spawn(simulated::run(fleet, servers, informers.clone(), shared, stop.clone()));
         }
         if options.nodes == Nodes::Real {
-            let name = real_node::node_name();
+            let name = node_name();
             let shared = self.shared(self.client("kubelet", identities::kubelets(&name)));
             let address = self.machine_address;
             let config = RealNodeConfig {
@@ -110,8 +112,9 @@ impl ControlLoopConfig {
                 service_cidrs: options.service_cidrs.clone(),
                 server: self.kubelet_servers().map(|config| NodeServer { config, address }),
                 container_runtime: options.container_runtime.clone(),
+                external_cloud: options.loops.cloud.external.then(ExternalCloud::default),
             };
-            let node = real_node::run(config, informers.clone(), shared, stop.clone());
+            let node = node::run(config, informers.clone(), shared, stop.clone());
             let node = async move {
                 if let Err(error) = node.await {
                     // The cluster goes on without it.
@@ -141,7 +144,8 @@ impl ControlLoopConfig {
         let numbered = if allocated { Fleet::numbered(count) } else { Fleet::with_ranges(count) };
         let others = found.iter().filter(|name| !numbered.has(name)).map(|name| Fleet::named(name)).collect();
         let numbered = (count > 0).then(|| numbered.clone());
-        numbered.into_iter().chain::<Vec<Fleet>>(others).collect()
+        let all = numbered.into_iter().chain::<Vec<Fleet>>(others);
+        all.map(|fleet| fleet.with_external_cloud(options.loops.cloud.external)).collect()
     }
 
     fn informers(&self) -> Arc<Informers> {
@@ -158,8 +162,7 @@ impl ControlLoopConfig {
         informers: &Arc<Informers>,
         stop: &watch::Receiver<bool>,
     ) {
-        let identity =
-            format!("{}_{}", real_node::node_name(), kaji_meta::random::uid(&*self.environment.random));
+        let identity = format!("{}_{}", node_name(), kaji_meta::random::uid(&*self.environment.random));
         type Start = fn(&ControlLoopConfig, &mut JoinSet<()>, &Arc<Informers>, &watch::Receiver<bool>);
         let controllers = (CONTROLLER_MANAGER, identities::controllers(), Self::start_controllers as Start);
         let scheduler = (SCHEDULER, identities::component(SCHEDULER), Self::start_scheduler as Start);
@@ -237,9 +240,7 @@ impl ControlLoopConfig {
             loops: options.loops.clone(),
             features: options.features,
             node_ranges: self.node_ranges.clone(),
-            load_balancer: options.nodes.run_containers().then(|| LoadBalancerConfig {
-                reserved_ports: [&[options.listen.port()], real_node::SERVER_PORTS].concat(),
-            }),
+            cloud: self.cloud(),
         };
         let shared = &self.shared(client);
         let context =
@@ -251,11 +252,31 @@ impl ControlLoopConfig {
         }
     }
 
+    /// The cloud of this cluster's machines: that of the environment, or machines without one, with addresses of nodes for services
+    /// where containers run. `None` if a cloud-controller-manager outside has the cloud.
+    fn cloud(&self) -> Option<Arc<dyn CloudProvider>> {
+        let options = &self.options;
+        if options.loops.cloud.external {
+            return None;
+        }
+        if let Some(cloud) = &self.environment.cloud {
+            return Some(cloud.clone());
+        }
+        Some(Arc::new(match options.nodes.run_containers() {
+            true => {
+                BareMachines::with_load_balancing([&[options.listen.port()], node::SERVER_PORTS].concat())
+            }
+            false => BareMachines::new(),
+        }))
+    }
+
     /// A client of the in-process transport, for a component that sends `agent` as its user agent.
     fn client(&self, agent: &str, identities: Identities) -> Client {
         let service = LocalService::by_agent(self.stack.clone(), identities);
         let feed = Arc::new(CacheFeed::new(service.clone()));
-        let client = Client::new(kube::Client::new(service, "default"), agent).with_feed(feed);
+        let batches = Arc::new(LocalBatches::new(service.clone()));
+        let client = Client::new(kube::Client::new(service, "default"), agent);
+        let client = client.with_feed(feed).with_batches(batches);
         match &self.environment.interception {
             Some(interception) => client.intercepted(interception.clone()),
             None => client,

@@ -3,13 +3,14 @@
 //!
 //! Invariant: with the other stores there is one server, and nothing of this runs.
 
-use super::{Settings, control_loops::ControlLoopConfig, real_node::node_name};
-use crate::{
-    cluster::StartError, server_identity::Identity, service_endpoints::ServerEndpoints,
-    shared_ports::Allocation,
-};
+use super::{Settings, control_loops::ControlLoopConfig};
+use crate::cluster::StartError;
 use kaji_builtins::Deps;
+use kaji_controlplane::{
+    server_identity::Identity, service_endpoints::ServerEndpoints, shared_ports::Allocation,
+};
 use kaji_engine::Engine;
+use kaji_kubelet::hostname::node_name;
 use kaji_options::StoreKind;
 use kaji_store::Store;
 use std::{net::SocketAddr, sync::Arc};

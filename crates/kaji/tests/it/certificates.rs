@@ -80,8 +80,14 @@ fn condition(csr: &CertificateSigningRequest, kind: &str) -> Option<(String, Str
 async fn client(cluster: &TestCluster, certificate: &str, key: &KeyPair) -> Client {
     let identity = kaji_server::pki::Identity { certificate: certificate.into(), key: key.serialize_pem() };
     let path = cluster.kubeconfig.with_extension("user");
-    kaji::kubeconfig::write(&path, &cluster.cluster.url(), &cluster.cluster.pki.ca.certificate, &identity)
-        .unwrap();
+    kaji::kubeconfig::write(
+        &path,
+        kaji::kubeconfig::NAME,
+        &cluster.cluster.url(),
+        &cluster.cluster.pki.ca.certificate,
+        &identity,
+    )
+    .unwrap();
     let config = kube::config::Kubeconfig::read_from(&path).unwrap();
     let config = kube::Config::from_custom_kubeconfig(config, &Default::default()).await.unwrap();
     Client::try_from(config).unwrap()

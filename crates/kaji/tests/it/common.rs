@@ -3,13 +3,14 @@
 pub mod access;
 pub mod api;
 pub mod clients;
+pub mod config_maps;
 pub mod https;
 pub mod issuer;
 pub mod wire;
 
 pub use kaji_testing::{skip::skipped, wait::until};
 
-use kaji::{Cluster, Nodes, Options, StoreKind, kubeconfig};
+use kaji::{Cluster, Environment, Nodes, Options, StoreKind, kubeconfig};
 use std::{net::SocketAddr, path::PathBuf};
 
 /// A running cluster with a kubeconfig file for it.
@@ -39,6 +40,17 @@ impl TestCluster {
         store: StoreKind,
         change: impl FnOnce(&mut Options),
     ) -> Self {
+        Self::start_from(dir, nodes, store, change, Environment::machine).await
+    }
+
+    /// The same, with another environment than the machine's.
+    pub async fn start_from(
+        dir: tempfile::TempDir,
+        nodes: u16,
+        store: StoreKind,
+        change: impl FnOnce(&mut Options),
+        environment: impl FnOnce(&Options) -> Environment,
+    ) -> Self {
         let mut options = Options {
             listen: SocketAddr::from(([127, 0, 0, 1], 0)),
             nodes: if nodes == 0 { Nodes::None } else { Nodes::Simulated(nodes) },
@@ -47,12 +59,20 @@ impl TestCluster {
             ..Options::new(dir.path())
         };
         change(&mut options);
-        let cluster = Cluster::start(options).await.unwrap();
+        let environment = environment(&options);
+        let cluster = Cluster::start_in(options, environment).await.unwrap();
         if nodes == 0 {
             account(&cluster).await;
         }
         let path = dir.path().join("kubeconfig");
-        kubeconfig::write(&path, &cluster.url(), &cluster.pki.ca.certificate, &cluster.pki.admin).unwrap();
+        kubeconfig::write(
+            &path,
+            kubeconfig::NAME,
+            &cluster.url(),
+            &cluster.pki.ca.certificate,
+            &cluster.pki.admin,
+        )
+        .unwrap();
         TestCluster { cluster, kubeconfig: path, dir }
     }
 

@@ -6,7 +6,7 @@ use crate::common::{
     access::{admin, ask, ok},
     until,
 };
-use kaji::component::{controller_manager, scheduler};
+use kaji_components::{controller_manager, scheduler};
 use kaji_controllers::Selection;
 use kaji_options::{
     ControllerManagerFlags, SchedulerFlags,

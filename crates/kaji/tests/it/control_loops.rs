@@ -2,6 +2,7 @@
 
 mod adoption;
 mod autoscaling;
+mod cloud;
 mod device_claims;
 mod disruption;
 mod gang;

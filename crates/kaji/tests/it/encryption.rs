@@ -6,8 +6,9 @@ mod plugin;
 use crate::common::until;
 
 use k8s_openapi::api::core::v1::Secret;
-use kaji::{Cluster, EncryptionFile, Nodes, Options, cluster::STORE, kubeconfig};
+use kaji::{Cluster, EncryptionFile, Nodes, Options, kubeconfig};
 use kaji_encryption::scrub;
+use kaji_storage::STORE;
 use kaji_store::{
     Range, Store,
     disk::{DiskOptions, DiskStore},
@@ -59,7 +60,14 @@ async fn started(dir: &Path, providers: &str) -> (Cluster, kube::Client) {
 async fn started_with(dir: &Path, options: Options) -> (Cluster, kube::Client) {
     let cluster = Cluster::start(options).await.unwrap();
     let path = dir.join("kubeconfig");
-    kubeconfig::write(&path, &cluster.url(), &cluster.pki.ca.certificate, &cluster.pki.admin).unwrap();
+    kubeconfig::write(
+        &path,
+        kubeconfig::NAME,
+        &cluster.url(),
+        &cluster.pki.ca.certificate,
+        &cluster.pki.admin,
+    )
+    .unwrap();
     let config = kube::config::Kubeconfig::read_from(&path).unwrap();
     let config = kube::Config::from_custom_kubeconfig(config, &Default::default()).await.unwrap();
     (cluster, kube::Client::try_from(config).unwrap())

@@ -1,29 +1,19 @@
 //! Clusters that begin as another one is, and servers over damaged stores.
 
-use crate::common::{TestCluster, until};
+use crate::common::{TestCluster, config_maps::config_maps, until};
 use k8s_openapi::api::core::v1::{ConfigMap, Node, Pod};
-use kaji::{Cluster, Environment, Nodes, Options, StoreKind, forks};
+use kaji::{Cluster, Environment, Nodes, Options, StoreKind};
+use kaji_storage::forks;
 use kaji_store::{
     Range, Store,
     memory::{MemoryOptions, MemoryStore},
 };
 use kube::{
     Api, Client,
-    api::{DeleteParams, ListParams, PostParams},
+    api::{DeleteParams, PostParams},
 };
 use serde_json::json;
-use std::{collections::BTreeMap, fs, net::SocketAddr, path::Path, sync::Arc};
-
-/// uid and resourceVersion by name, of ConfigMaps of the default namespace that are not a controller's.
-async fn maps(client: &Client) -> BTreeMap<String, (String, String)> {
-    let all =
-        Api::<ConfigMap>::default_namespaced(client.clone()).list(&ListParams::default()).await.unwrap();
-    let of = |map: ConfigMap| {
-        let meta = map.metadata;
-        (meta.name.unwrap(), (meta.uid.unwrap(), meta.resource_version.unwrap()))
-    };
-    all.items.into_iter().map(of).filter(|(name, _)| name.starts_with('m')).collect()
-}
+use std::{fs, net::SocketAddr, path::Path, sync::Arc};
 
 async fn create(client: &Client, name: &str) -> ConfigMap {
     let map = serde_json::from_value(json!({"metadata": {"name": name}, "data": {"k": "v"}})).unwrap();
@@ -55,19 +45,22 @@ async fn a_fork_of_a_running_cluster_goes_on_by_itself() {
     let from = source.kubeconfig.parent().unwrap().to_owned();
     let made = forks::fork(&from, dir.path()).unwrap();
     assert!(matches!(made, forks::Forked::Store(_)));
-    let before = maps(&client).await;
+    let before = config_maps(&client).await;
     let second = TestCluster::start_over(dir, 0, StoreKind::Disk, |options| {
         options.controllers = true;
         options.simulates_found_nodes = true;
     })
     .await;
     let other = second.kube().await;
-    assert_eq!(maps(&other).await, before);
+    assert_eq!(config_maps(&other).await, before);
     // The same keys: the source's kubeconfig but for the address.
     assert_eq!(source.cluster.pki.ca.certificate, second.cluster.pki.ca.certificate);
     let seen = create(&client, "m-source").await.metadata.resource_version.unwrap();
     create(&other, "m-fork").await;
-    assert!(!maps(&client).await.contains_key("m-fork") && !maps(&other).await.contains_key("m-source"));
+    assert!(
+        !config_maps(&client).await.contains_key("m-fork")
+            && !config_maps(&other).await.contains_key("m-source")
+    );
     assert!(seen.parse::<u64>().unwrap() > 0);
     // Its nodes go on, and run what is new.
     let theirs: Api<Node> = Api::all(other.clone());

@@ -17,6 +17,7 @@ mod audit;
 mod authn;
 mod authorization;
 mod basics;
+mod batches;
 mod certificates;
 mod common;
 mod components;

@@ -10,7 +10,7 @@ use crate::common::{
     until,
 };
 use futures_util::{FutureExt, StreamExt, future::BoxFuture};
-use kaji::CacheFeed;
+use kaji_controlplane::CacheFeed;
 use kaji_meta::GroupResource;
 use kaji_runtime::{
     Change, Client, ClientFeed, Collection, Error, Informers, Meta, ObjectFeed, Projection, Selection,

@@ -104,6 +104,22 @@ async fn what_is_in_flight_ends_and_watches_end_after_it() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn watches_with_a_grace_period_end_while_requests_are_in_flight() {
+    let watch_termination = Duration::from_secs(20);
+    let options = ShutdownOptions { watch_termination, ..Default::default() };
+    let cluster = TestCluster::start_with(|o| o.shutdown = options).await;
+    let maps: Api<ConfigMap> = Api::default_namespaced(cluster.kube().await);
+    let mut events = maps.watch(&WatchParams::default(), "0").await.unwrap().boxed();
+    let half = Half::begin(&cluster, "half").await;
+    let stopping = tokio::spawn(cluster.stop());
+    // Without an error in the end.
+    while events.try_next().await.unwrap().is_some() {}
+    let answer = half.finish().await;
+    assert!(answer.starts_with("HTTP/1.1 201"), "{answer}");
+    stopping.await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn new_requests_are_refused_until_those_in_flight_have_ended() {
     let cluster = TestCluster::start_with(|o| o.shutdown.send_retry_after = true).await;
     let half = Half::begin(&cluster, "half").await;

@@ -1,18 +1,18 @@
 //! Snapshots of clusters, and moving objects between the embedded store and etcd.
 
-use crate::common::TestCluster;
+use crate::common::{TestCluster, config_maps::config_maps};
 use futures_util::{StreamExt, TryStreamExt};
 use k8s_openapi::api::core::v1::{ConfigMap, Secret};
-use kaji::{
-    EncryptionFile, EtcdConfig, Options, StorageMediaType, StoreKind,
-    etcd_transfer::{export, import},
-    snapshots::{self, SnapshotError},
-};
+use kaji::{EncryptionFile, EtcdConfig, Options, StorageMediaType, StoreKind};
 use kaji_etcd::{Endpoints, TlsFiles};
+use kaji_storage::{
+    snapshots::{self, SnapshotError},
+    transfer::{export, import},
+};
 use kaji_testing::etcd::Etcd;
 use kube::{
     Api, Client,
-    api::{ListParams, Patch, PatchParams, PostParams, WatchEvent, WatchParams},
+    api::{Patch, PatchParams, PostParams, WatchEvent, WatchParams},
 };
 use serde_json::json;
 use std::{collections::BTreeMap, path::Path, time::Duration};
@@ -29,17 +29,6 @@ fn config(etcd: &Etcd, prefix: &str) -> EtcdConfig {
 
 fn map(name: &str, value: &str) -> ConfigMap {
     serde_json::from_value(json!({"metadata": {"name": name}, "data": {"k": value}})).unwrap()
-}
-
-/// uid and resourceVersion of the maps of the default namespace.
-async fn maps(client: &Client) -> BTreeMap<String, (String, String)> {
-    let all =
-        Api::<ConfigMap>::default_namespaced(client.clone()).list(&ListParams::default()).await.unwrap();
-    let of = |map: ConfigMap| {
-        let meta = map.metadata;
-        (meta.name.unwrap(), (meta.uid.unwrap(), meta.resource_version.unwrap()))
-    };
-    all.items.into_iter().map(of).collect()
 }
 
 /// A watch from a revision of the former cluster is refused.
@@ -69,7 +58,7 @@ async fn a_snapshot_of_a_running_server_is_restored() {
     let cluster = on_disk(tempfile::tempdir().unwrap()).await;
     let client = cluster.kube().await;
     filled(&client).await;
-    let before = maps(&client).await;
+    let before = config_maps(&client).await;
     let taken = snapshots::save_from_server(&client, &file).await.unwrap();
     assert_eq!(taken, snapshots::inspect(&file).unwrap());
     assert!(taken.resources["core/configmaps"].0 >= 30, "{taken:?}");
@@ -83,7 +72,7 @@ async fn a_snapshot_of_a_running_server_is_restored() {
     assert_eq!((count, revision), (taken.summary.count, taken.header.revision + 500));
     let restored = on_disk(dir).await;
     let client = restored.kube().await;
-    assert_eq!(maps(&client).await, before);
+    assert_eq!(config_maps(&client).await, before);
     let all: Api<ConfigMap> = Api::default_namespaced(client.clone());
     let from = seen.metadata.resource_version.unwrap();
     assert_gone(&all, &from).await;
@@ -126,7 +115,7 @@ async fn objects_go_to_etcd_and_back() {
     let secret =
         serde_json::from_value(json!({"metadata": {"name": "s"}, "stringData": {"a": "b"}})).unwrap();
     secrets.create(&PostParams::default(), &secret).await.unwrap();
-    let before = maps(&client).await;
+    let before = config_maps(&client).await;
     drop((client, secrets));
     let dir = cluster.stop().await;
     let to = config(&etcd, "/registry");
@@ -138,7 +127,7 @@ async fn objects_go_to_etcd_and_back() {
     // The same certificates and keys.
     let cluster = start(dir, StoreKind::Etcd(Box::new(to.clone()))).await;
     let client = cluster.kube().await;
-    let in_etcd = maps(&client).await;
+    let in_etcd = config_maps(&client).await;
     let uids = |all: &BTreeMap<String, (String, String)>| {
         all.iter().map(|(name, (uid, _))| (name.clone(), uid.clone())).collect::<Vec<_>>()
     };
@@ -166,7 +155,7 @@ async fn objects_go_to_etcd_and_back() {
     copy_dir(&dir.path().join("pki"), &back.path().join("pki"));
     let cluster = start(back, StoreKind::Disk).await;
     let client = cluster.kube().await;
-    assert_eq!(maps(&client).await, in_etcd);
+    assert_eq!(config_maps(&client).await, in_etcd);
     let secrets: Api<Secret> = Api::default_namespaced(client.clone());
     assert_eq!(secrets.get("s").await.unwrap().data.unwrap()["a"].0, b"b");
     drop((client, secrets));
@@ -182,7 +171,7 @@ async fn a_snapshot_of_etcd_is_restored_into_either_store() {
     let cluster = TestCluster::start_in(tempfile::tempdir().unwrap(), 0, of_etcd("/registry")).await;
     let client = cluster.kube().await;
     filled(&client).await;
-    let before = maps(&client).await;
+    let before = config_maps(&client).await;
     drop(client);
     cluster.stop().await;
     let options = Options { store: of_etcd("/registry"), ..Options::new(files.path()) };
@@ -191,7 +180,7 @@ async fn a_snapshot_of_etcd_is_restored_into_either_store() {
     snapshots::restore_to_disk(&file, dir.path(), 10).unwrap();
     let cluster = on_disk(dir).await;
     let client = cluster.kube().await;
-    assert_eq!(maps(&client).await, before);
+    assert_eq!(config_maps(&client).await, before);
     drop(client);
     cluster.stop().await;
     let not_empty = snapshots::restore_to_etcd(&file, &config(&etcd, "/registry"), 0).await;
@@ -200,7 +189,7 @@ async fn a_snapshot_of_etcd_is_restored_into_either_store() {
     assert!(revision >= taken.header.revision + 100);
     let cluster = TestCluster::start_in(tempfile::tempdir().unwrap(), 0, of_etcd("/other")).await;
     let client = cluster.kube().await;
-    let after = maps(&client).await;
+    let after = config_maps(&client).await;
     let uids = |all: &BTreeMap<String, (String, String)>| {
         all.values().map(|(uid, _)| uid.clone()).collect::<Vec<_>>()
     };

@@ -147,7 +147,7 @@ async fn round(
     in_time(round, "recorders", recorders).await;
     round.complete.send_replace(true);
     in_time(round, "readers", readers).await;
-    judge(round)
+    check(round)
 }
 
 /// Waits for tasks, but not for ever.
@@ -160,7 +160,7 @@ async fn in_time(round: &Round, what: &str, tasks: Vec<tokio::task::JoinHandle<(
 }
 
 /// Compares everything that was shown with the logs.
-fn judge(round: &Round) -> Result<String, Vec<String>> {
+fn check(round: &Round) -> Result<String, Vec<String>> {
     let mut wrong = std::mem::take(&mut *round.violations.lock().unwrap());
     let (mut events, mut watches, mut lists) = (0, 0, 0);
     for r in 0..RESOURCES.len() {

@@ -1,6 +1,6 @@
 //! What each pod of the node was granted, and the resizes that wait. Upstream's `allocation_manager.go`.
 //!
-//! Invariant: resizes are judged beside what the other pods were granted; those that ask for no more go first, then those of
+//! Invariant: resizes are checked against what the other pods were granted; those that ask for no more go first, then those of
 //! higher priority, then those of guaranteed pods.
 
 use crate::pods::allocation::{self, Allocation};
@@ -66,7 +66,8 @@ impl Allocations {
                 Granted { allocation, pending: None }
             });
         }
-        let changed = cx.facts.node().map(|node| self.judge(cx, &desired, &node)).unwrap_or_default();
+        let changed =
+            cx.facts.node().map(|node| self.retry_pending_resizes(cx, &desired, &node)).unwrap_or_default();
         for (pod, _) in pods.iter_mut() {
             if let Some(granted) = self.pods.get(model::uid(pod)) {
                 *pod = granted.allocation.apply(pod);
@@ -77,7 +78,12 @@ impl Allocations {
     }
 
     /// Grants what can be granted. The pods that were granted something.
-    fn judge(&mut self, cx: &NodeContext, desired: &[Arc<Pod>], node: &Node) -> HashSet<String> {
+    fn retry_pending_resizes(
+        &mut self,
+        cx: &NodeContext,
+        desired: &[Arc<Pod>],
+        node: &Node,
+    ) -> HashSet<String> {
         let mut changed = HashSet::new();
         let mut resizes: Vec<&Arc<Pod>> = vec![];
         for pod in desired {
@@ -104,13 +110,13 @@ impl Allocations {
                 .collect();
             let others: Vec<&Pod> = others.iter().map(|p| &**p).collect();
             let granted_now = self.pods.get(uid).map(|g| g.allocation.apply(pod));
-            let verdict = match granted_now.and_then(|now| infeasible(cx, pod, &now)) {
+            let admitted = match granted_now.and_then(|now| infeasible(cx, pod, &now)) {
                 Some(message) => Err(("Infeasible", message)),
-                None => allocation::judge(pod, &others, node).map_err(|message| ("Deferred", message)),
+                None => allocation::can_resize(pod, &others, node).map_err(|message| ("Deferred", message)),
             };
             let Some(granted) = self.pods.get_mut(uid) else { continue };
             let generation = pod.metadata.generation.unwrap_or(0);
-            match verdict {
+            match admitted {
                 Ok(()) => {
                     let allocation = Allocation::of(pod);
                     // It has no effect before it is on disk.

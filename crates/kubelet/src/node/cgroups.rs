@@ -90,11 +90,11 @@ impl KernelCgroups {
             Layout::V2(root) => {
                 let mut dir = root.clone();
                 for part in path.split('/') {
-                    hand_down(&dir)?;
+                    enable_controllers(&dir)?;
                     dir = dir.join(part);
                     create(&dir)?;
                 }
-                hand_down(&dir)?;
+                enable_controllers(&dir)?;
             }
         }
         Ok(())
@@ -231,8 +231,8 @@ fn inherit_cpuset(root: &Path, path: &str) -> io::Result<()> {
     Ok(())
 }
 
-/// Lets the children of a cgroup of v2 have its controllers.
-fn hand_down(dir: &Path) -> io::Result<()> {
+/// Enables the controllers of a v2 cgroup for its children.
+fn enable_controllers(dir: &Path) -> io::Result<()> {
     let available = std::fs::read_to_string(dir.join("cgroup.controllers"))?;
     let enabled = std::fs::read_to_string(dir.join("cgroup.subtree_control"))?;
     let has = |list: &str, name: &str| list.split_whitespace().any(|c| c == name);

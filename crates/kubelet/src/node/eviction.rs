@@ -27,15 +27,15 @@ use rank::{Candidates, Eviction};
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
 use std::time::Duration;
-use thresholds::{EvictionSettings, Pressure, Signal, Starved};
+use thresholds::{EvictionResource, EvictionSettings, Pressure, Signal};
 use tokio::sync::{mpsc, watch};
 
 /// How often the node is looked at.
 const PERIOD: Duration = Duration::from_secs(10);
 /// How long a pod that is evicted is waited for.
 const CLEANUP: Duration = Duration::from_secs(30);
-/// How often it is looked at meanwhile.
-const LOOK: Duration = Duration::from_secs(1);
+/// How often the usage is observed meanwhile.
+const OBSERVE_INTERVAL: Duration = Duration::from_secs(1);
 
 /// Keeps a node from running out of what its pods share.
 pub struct EvictionManager {
@@ -109,9 +109,9 @@ impl EvictionManager {
         if !exceeding.is_empty() {
             return Ok(self.evict(exceeding).await);
         }
-        let Some((threshold, starved)) = found.most_urgent() else { return Ok(vec![]) };
+        let Some((threshold, resource)) = found.most_urgent() else { return Ok(vec![]) };
         let node = super::reference(&self.cx.config.node_name);
-        let message = format!("Attempting to reclaim {}", starved.name());
+        let message = format!("Attempting to reclaim {}", resource.name());
         self.cx.api.record(EventRecord::warning(node, "EvictionThresholdMet", message));
         if self.reclaims(threshold.signal) && self.reclaim().await {
             return Ok(vec![]);
@@ -122,7 +122,7 @@ impl EvictionManager {
             Some(eviction) => Ok(self.evict(vec![eviction]).await),
             None => {
                 tracing::warn!(
-                    resource = starved.name(),
+                    resource = resource.name(),
                     "the node is under pressure and no pod can be evicted"
                 );
                 Ok(vec![])
@@ -144,7 +144,7 @@ impl EvictionManager {
 
     /// Whether something else than pods can be removed for a signal.
     fn reclaims(&self, signal: Signal) -> bool {
-        let disk = matches!(signal.starved(), Starved::EphemeralStorage | Starved::Inodes);
+        let disk = matches!(signal.resource(), EvictionResource::EphemeralStorage | EvictionResource::Inodes);
         let images = matches!(signal, Signal::ImageFsAvailable | Signal::ImageFsInodesFree);
         disk && (images || !self.dedicated_images)
     }
@@ -188,7 +188,7 @@ impl EvictionManager {
                 if own.all(|p| model::is_terminal(p)) {
                     return;
                 }
-                kaji_runtime::time::sleep(&*self.cx.clock, LOOK).await;
+                kaji_runtime::time::sleep(&*self.cx.clock, OBSERVE_INTERVAL).await;
             }
         };
         tokio::select! {

@@ -1,7 +1,7 @@
 //! What an administrator can set of how a kubelet keeps its node in order, with upstream's defaults.
 
 use super::eviction::assess::{self, Observations};
-use super::eviction::thresholds::{Amount, EvictionSettings, Pressure, Starved};
+use super::eviction::thresholds::{Amount, EvictionResource, EvictionSettings, Pressure};
 use super::image_gc::plan::Thresholds;
 use crate::pods::log_rotation::LogLimits;
 
@@ -34,8 +34,11 @@ impl Housekeeping {
             let part =
                 matches!(threshold.least, Amount::Part(_)) && threshold.signal.pressure() == Pressure::Disk;
             let Some(found) = observed.get(&threshold.signal).filter(|_| is_met && part) else { continue };
-            let most =
-                if threshold.signal.starved() == Starved::Inodes { CROWDED_INODES } else { CROWDED_BYTES };
+            let most = if threshold.signal.resource() == EvictionResource::Inodes {
+                CROWDED_INODES
+            } else {
+                CROWDED_BYTES
+            };
             threshold.least = Amount::Units((found.available / 2).min(most));
             crowded = true;
         }

@@ -5,13 +5,13 @@
 
 use super::eviction::thresholds::Pressure;
 use super::machine::Machine;
+use crate::cloud::{ExternalCloud, PROVIDED_NODE_IP, node_addresses, uninitialized_taint};
 use crate::pods::context::NodeContext;
 use crate::pods::core::{Node, NodeCondition};
 use kaji_meta::time::{MicroTime, Time};
 use kaji_runtime::{Client, Error, EventRecord, PatchKind, Target};
 use serde_json::{Value, json};
 use std::collections::BTreeSet;
-use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::watch;
@@ -154,13 +154,24 @@ impl Reporter {
             "kubernetes.io/hostname": name,
             "kubernetes.io/os": "linux",
         });
-        let annotations = json!({"volumes.kubernetes.io/controller-managed-attach-detach": "true"});
-        let body = json!({
+        let mut annotations = json!({"volumes.kubernetes.io/controller-managed-attach-detach": "true"});
+        let cloud = self.cx.config.external_cloud.as_ref();
+        let provided = cloud.and_then(ExternalCloud::provided);
+        let mut body = json!({
             "apiVersion": "v1",
             "kind": "Node",
-            "metadata": {"name": name, "labels": labels, "annotations": annotations},
+            "metadata": {"name": name, "labels": labels},
             "status": self.body(None).await.0,
         });
+        if cloud.is_some() {
+            body["spec"] = json!({"taints": [uninitialized_taint()]});
+        }
+        if let Some(provided) = &provided {
+            annotations[PROVIDED_NODE_IP] = provided.as_str().into();
+        }
+        body["metadata"]["annotations"] = annotations.clone();
+        // A node that is there keeps its taints; it may have been initialized. What it was started with before goes.
+        annotations[PROVIDED_NODE_IP] = provided.into();
         let mut collection = self.target();
         collection.name.clear();
         match self.client.create(&collection, &body).await {
@@ -229,9 +240,10 @@ impl Reporter {
             Ok(version) => format!("{}://{}", version.name, version.version),
             Err(_) => format!("{}://Unknown", self.cx.config.runtime_name),
         };
-        let internal = |a: &IpAddr| json!({"type": "InternalIP", "address": a.to_string()});
-        let mut addresses: Vec<Value> = self.cx.config.addresses.iter().map(internal).collect();
-        addresses.push(json!({"type": "Hostname", "address": self.cx.config.node_name}));
+        let config = &self.cx.config;
+        let given = node.and_then(|n| n.status.as_ref()?.addresses.as_deref()).unwrap_or_default();
+        let mut addresses =
+            node_addresses(config.external_cloud.as_ref(), &config.addresses, &config.node_name, given);
         // Merging by type would make one of two that have the same.
         addresses.push(json!({"$patch": "replace"}));
         let runtime = self.cx.runtime.status().await.unwrap_or_default();

@@ -2,7 +2,7 @@
 //! that are gone, shows the health of devices, and unprepares claims of pods that were removed while no kubelet ran.
 
 use super::static_pods::{self, StaticPods};
-use super::{FullPod, News, pod_directories};
+use super::{DispatcherEvent, FullPod, pod_directories};
 use crate::metrics::KubeletMetrics;
 use crate::plugins::dra::{DraManager, SliceApi, WIPING_DELAY};
 use crate::plugins::pod_resources::{self, ActivePods};
@@ -44,10 +44,10 @@ pub(super) fn start(
     cx: &Arc<NodeContext>,
     pods: &Arc<Informer<FullPod>>,
     statics: &watch::Receiver<StaticPods>,
-    news: mpsc::Sender<News>,
+    events: mpsc::Sender<DispatcherEvent>,
     tasks: &mut JoinSet<()>,
 ) {
-    tasks.spawn(follow_health(cx.clone(), news));
+    tasks.spawn(follow_health(cx.clone(), events));
     tasks.spawn(keep_claims(cx.clone(), pods.clone()));
     let active = active_pods(&cx.config.node_name, pods.clone(), statics.clone());
     tasks.spawn(pod_resources::run(cx.clone(), active));
@@ -78,10 +78,10 @@ impl SliceApi for NodeSlices {
 }
 
 /// Has the status of pods written anew that have a device of another health.
-async fn follow_health(cx: Arc<NodeContext>, news: mpsc::Sender<News>) {
+async fn follow_health(cx: Arc<NodeContext>, events: mpsc::Sender<DispatcherEvent>) {
     let Some(mut changed) = cx.dra.changed_pods() else { return };
     while let Some(pod) = changed.recv().await {
-        if news.send(News::Pod(pod)).await.is_err() {
+        if events.send(DispatcherEvent::Pod(pod)).await.is_err() {
             return;
         }
     }

@@ -24,8 +24,8 @@ use tokio::sync::watch;
 const LONGEST: u64 = 10 << 20;
 /// Files of the directory that are read.
 const MOST: usize = 500;
-/// How often the directory is looked at. Its files are read when their times or sizes have changed.
-const LOOK: Duration = Duration::from_secs(1);
+/// How often the directory is scanned. Its files are read when their times or sizes have changed.
+const SCAN_INTERVAL: Duration = Duration::from_secs(1);
 
 /// Annotation: where a pod comes from, `file` or `api`.
 pub const SOURCE: &str = "kubernetes.io/config.source";
@@ -96,7 +96,7 @@ pub(super) async fn follow(
                 known = found;
             }
         }
-        kaji_runtime::time::sleep(&*clock, LOOK).await;
+        kaji_runtime::time::sleep(&*clock, SCAN_INTERVAL).await;
     }
 }
 

@@ -31,6 +31,8 @@ use tokio::sync::{OwnedMutexGuard, mpsc};
 
 /// The file of claims, below the kubelet's directory.
 const CHECKPOINT: &str = "dra_manager_state";
+/// The file of devices' health, beside it.
+const HEALTH: &str = "dra_health_state";
 /// How long the ResourceSlices of a driver stay after it is gone: upstream's `defaultWipingDelay`.
 pub const WIPING_DELAY: Duration = Duration::from_secs(30);
 /// Registrations, and pods with devices of another health, that wait.
@@ -54,6 +56,7 @@ pub struct DraManager {
     locks: Mutex<BTreeMap<ClaimKey, Arc<tokio::sync::Mutex<()>>>>,
     drivers: Mutex<Drivers>,
     health: Mutex<HealthCache>,
+    health_file: PathBuf,
     commands: mpsc::Sender<Command>,
     queue: tokio::sync::Mutex<mpsc::Receiver<Command>>,
     changed_pods: mpsc::Sender<String>,
@@ -90,6 +93,12 @@ impl DraManager {
                 (Claims::default(), Some(text))
             }
         };
+        let health_file = root.join(HEALTH);
+        let health = HealthCache::read(&health_file).unwrap_or_else(|error| {
+            let file = health_file.display();
+            tracing::error!(%file, error, "the health of devices is not known until their drivers say it");
+            HealthCache::default()
+        });
         let (commands, queue) = mpsc::channel(WAITING);
         let (changed_pods, changes) = mpsc::channel(WAITING);
         DraManager {
@@ -98,7 +107,8 @@ impl DraManager {
             unreadable,
             locks: Mutex::default(),
             drivers: Mutex::default(),
-            health: Mutex::default(),
+            health: Mutex::new(health),
+            health_file,
             commands,
             queue: tokio::sync::Mutex::new(queue),
             changed_pods,

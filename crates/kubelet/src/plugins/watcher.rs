@@ -17,8 +17,8 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::task::JoinSet;
 
-/// How often the directory is looked at: upstream's reconciler's.
-const LOOK: Duration = Duration::from_secs(1);
+/// How often the directory is scanned: upstream's reconciler's.
+const SCAN_INTERVAL: Duration = Duration::from_secs(1);
 /// Directories below each other, and entries of all together.
 const DEEPEST: usize = 4;
 const MOST: usize = 4096;
@@ -71,7 +71,7 @@ impl PluginWatcher {
         PluginWatcher { dir: root.join("plugins_registry"), csi, node, devices, dra, clock }
     }
 
-    /// Looks at the directory again and again, until it is dropped.
+    /// Scans the directory repeatedly, until it is dropped.
     pub async fn run(self) {
         if let Err(error) = std::fs::DirBuilder::new().recursive(true).mode(0o750).create(&self.dir) {
             tracing::error!(%error, directory = %self.dir.display(), "plug-ins cannot register");
@@ -81,18 +81,18 @@ impl PluginWatcher {
         let mut known: HashMap<PathBuf, Known> = HashMap::new();
         let mut tasks: JoinSet<Outcome> = JoinSet::new();
         loop {
-            watcher.look(&mut known, &mut tasks).await;
+            watcher.scan(&mut known, &mut tasks).await;
             tokio::select! {
                 Some(ended) = tasks.join_next(), if !tasks.is_empty() => match ended {
                     Ok(outcome) => watcher.note(&mut known, outcome).await,
                     Err(error) => tracing::error!(%error, "a registration ended early"),
                 },
-                () = kaji_runtime::time::sleep(&*watcher.clock, LOOK) => {}
+                () = kaji_runtime::time::sleep(&*watcher.clock, SCAN_INTERVAL) => {}
             }
         }
     }
 
-    async fn look(self: &Arc<Self>, known: &mut HashMap<PathBuf, Known>, tasks: &mut JoinSet<Outcome>) {
+    async fn scan(self: &Arc<Self>, known: &mut HashMap<PathBuf, Known>, tasks: &mut JoinSet<Outcome>) {
         let found = sockets(&self.dir);
         let gone: Vec<PathBuf> = known
             .iter()

@@ -67,7 +67,7 @@ impl Allocation {
 ///
 /// # Errors
 /// The message of the condition `PodResizePending`.
-pub fn judge(desired: &Pod, others: &[&Pod], node: &Node) -> Result<(), String> {
+pub fn can_resize(desired: &Pod, others: &[&Pod], node: &Node) -> Result<(), String> {
     admission::admit(desired, others, node).map_err(|refusal| refusal.message)
 }
 
@@ -177,10 +177,10 @@ mod tests {
         }))
         .unwrap();
         let other = pod("other", "1");
-        assert_eq!(judge(&pod("p", "1"), &[&other], &node), Ok(()));
+        assert_eq!(can_resize(&pod("p", "1"), &[&other], &node), Ok(()));
         expect_test::expect![
             "Node didn't have enough resource: cpu, requested: 1100, used: 1000, capacity: 2000"
         ]
-        .assert_eq(&judge(&pod("p", "1100m"), &[&other], &node).unwrap_err());
+        .assert_eq(&can_resize(&pod("p", "1100m"), &[&other], &node).unwrap_err());
     }
 }

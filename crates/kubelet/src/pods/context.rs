@@ -119,6 +119,8 @@ pub struct NodeConfig {
     pub runtime_name: String,
     /// The sysctls that pods may set.
     pub sysctls: AllowedSysctls,
+    /// The cloud provider that initializes the node; `None` for a node that needs none.
+    pub external_cloud: Option<crate::cloud::ExternalCloud>,
 }
 
 impl NodeConfig {

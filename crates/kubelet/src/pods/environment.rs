@@ -1,13 +1,14 @@
 //! The environment of a container. Upstream's `makeEnvironmentVariables` and `envvars.FromServices`.
 //!
-//! Invariant: a name appears once; what the container sets wins over `envFrom`, which wins over services.
+//! Invariants: a name appears once; what the container sets wins over `envFrom`, which wins over services. Variables are in the
+//! order in which the container has them, those of `envFrom` before them and those of services last.
 
 use super::core::{Container, FileKeySelector, ObjectFieldSelector, Pod, ResourceFieldSelector};
 use super::model;
 use super::sources::{KeyedKind, Sources, required};
 use super::{downward, env_file, expansion};
 use kaji_runtime::objects::Service;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 use std::net::IpAddr;
 use std::path::PathBuf;
 
@@ -41,7 +42,30 @@ pub struct EnvironmentInputs<'a> {
     pub volume_files: Option<&'a ReadVolumeFile<'a>>,
 }
 
-/// The variables of a container, in order.
+/// Variables in the order in which their names came, with the values that came last.
+#[derive(Default)]
+struct Variables {
+    list: Vec<(String, String)>,
+    known: HashMap<String, usize>,
+}
+
+impl Variables {
+    fn set(&mut self, name: String, value: String) {
+        match self.known.get(&name) {
+            Some(at) => self.list[*at].1 = value,
+            None => {
+                self.known.insert(name.clone(), self.list.len());
+                self.list.push((name, value));
+            }
+        }
+    }
+
+    fn get(&self, name: &str) -> Option<&String> {
+        self.known.get(name).map(|at| &self.list[*at].1)
+    }
+}
+
+/// The variables of a container, in order; and the keys of `envFrom` that can name none.
 ///
 /// # Errors
 /// The message of `CreateContainerConfigError`.
@@ -49,11 +73,10 @@ pub async fn make(
     inputs: &EnvironmentInputs<'_>,
     sources: &dyn Sources,
 ) -> Result<(Vec<(String, String)>, Vec<String>), String> {
-    let mut result: BTreeMap<String, String> = BTreeMap::new();
+    let mut variables = Variables::default();
     let mut invalid = vec![];
-    from_objects(inputs, sources, &mut result, &mut invalid).await?;
+    from_objects(inputs, sources, &mut variables, &mut invalid).await?;
     let services = service_variables(inputs);
-    let mut own: BTreeMap<String, String> = BTreeMap::new();
     for variable in inputs.container.env.iter().flatten() {
         let value = if let Some(source) = &variable.value_from {
             if let Some(selector) = &source.field_ref {
@@ -79,23 +102,21 @@ pub async fn make(
                 String::new()
             }
         } else {
-            let known = |name: &str| {
-                own.get(name).or_else(|| result.get(name)).or_else(|| services.get(name)).cloned()
-            };
+            let known = |name: &str| variables.get(name).or_else(|| services.get(name)).cloned();
             expansion::expand(variable.value.as_deref().unwrap_or_default(), known)
         };
-        own.insert(variable.name.clone(), value);
+        variables.set(variable.name.clone(), value);
     }
-    let mut all = services;
-    all.extend(result);
-    all.extend(own);
-    Ok((all.into_iter().collect(), invalid))
+    let of_services: Vec<_> =
+        services.into_iter().filter(|(name, _)| !variables.known.contains_key(name)).collect();
+    variables.list.extend(of_services);
+    Ok((variables.list, invalid))
 }
 
 async fn from_objects(
     inputs: &EnvironmentInputs<'_>,
     sources: &dyn Sources,
-    result: &mut BTreeMap<String, String>,
+    variables: &mut Variables,
     invalid: &mut Vec<String>,
 ) -> Result<(), String> {
     let namespace = model::namespace(inputs.pod);
@@ -117,7 +138,7 @@ async fn from_objects(
             {
                 invalid.push(name);
             } else {
-                result.insert(name, value);
+                variables.set(name, value);
             }
         }
     }

@@ -9,10 +9,10 @@ use kaji_containers::ContainerState;
 use kaji_runtime::EventRecord;
 use std::time::Duration;
 
-/// A container that may not run again yet.
+/// A container in its restart backoff.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Held {
-    /// For so long.
+pub struct InBackoff {
+    /// How long it still waits.
     pub left: Duration,
     /// Reason and message of its waiting state.
     pub waiting: (String, String),
@@ -24,13 +24,13 @@ pub struct Held {
 ///
 /// # Errors
 /// How long it waits.
-pub fn let_start(
+pub fn check_backoff(
     restarts: &mut Backoff,
     pod: &Pod,
     container: &Container,
     newest: Option<&ObservedContainer>,
     now: Timestamp,
-) -> Result<(), Box<Held>> {
+) -> Result<(), Box<InBackoff>> {
     let Some(newest) = newest.filter(|newest| newest.state() == ContainerState::Exited) else {
         return Ok(());
     };
@@ -47,7 +47,7 @@ pub fn let_start(
             format!("Back-off restarting failed container {name} in pod {shown}"),
         );
         let message = format!("back-off {delay} restarting failed container={name} pod={shown}");
-        return Err(Box::new(Held { left, waiting: ("CrashLoopBackOff".to_owned(), message), event }));
+        return Err(Box::new(InBackoff { left, waiting: ("CrashLoopBackOff".to_owned(), message), event }));
     }
     restarts.next(&key, ended, now);
     Ok(())

@@ -4,13 +4,13 @@
 //! Pure. Invariant: exactly as many as asked for, all of them available, or an error.
 
 use super::cpu_set::CpuSet;
-use super::topology::{Place, Topology};
+use super::topology::{CpuInfo, Topology};
 
-type Group = fn(&Place) -> u32;
+type Group = fn(&CpuInfo) -> u32;
 
-const CORE: Group = |place| place.core;
-const SOCKET: Group = |place| place.socket;
-const NUMA: Group = |place| place.numa;
+const CORE: Group = |info| info.core;
+const SOCKET: Group = |info| info.socket;
+const NUMA: Group = |info| info.numa;
 
 /// A choice that is under way.
 struct Choice<'a> {
@@ -30,8 +30,8 @@ impl Choice<'_> {
         self.needed -= cpus.len();
     }
 
-    /// The groups of what is left within some places, those with the fewest processors left first.
-    fn sorted(&self, group: Group, within: impl Fn(&Place) -> bool) -> Vec<u32> {
+    /// The groups of what is left within some processors, those with the fewest processors left first.
+    fn sorted(&self, group: Group, within: impl Fn(&CpuInfo) -> bool) -> Vec<u32> {
         let left = self.topology.of(&self.left, within);
         let mut groups: Vec<u32> = self.topology.groups(&left, group).into_iter().collect();
         groups.sort_by_key(|id| (self.topology.of(&self.left, |p| group(p) == *id).len(), *id));

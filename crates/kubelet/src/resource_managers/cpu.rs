@@ -94,8 +94,8 @@ impl CpuManager {
         if reserved.is_empty() {
             return Err("[cpumanager] unable to determine reserved CPU resources for static policy: the static policy requires systemreserved.cpu + kubereserved.cpu to be greater than zero".to_owned());
         }
-        let cores = topology.groups(&reserved, |place| place.core);
-        let reserved_cores = topology.at(|place| cores.contains(&place.core));
+        let cores = topology.groups(&reserved, |info| info.core);
+        let reserved_cores = topology.at(|info| cores.contains(&info.core));
         let shared = if options.strict_reservation { all.without(&reserved) } else { all };
         let file = root.join(CHECKPOINT);
         let assigned = Assignments::new();
@@ -239,7 +239,7 @@ impl CpuManager {
 
     fn hints_of(&self, available: &CpuSet, reusable: &CpuSet, count: usize) -> Vec<Hint> {
         let nodes: Vec<u32> = self.topology.numa_nodes().into_iter().collect();
-        let within = |set: &CpuSet, mask: NumaMask| self.topology.of(set, |place| mask.has(place.numa)).len();
+        let within = |set: &CpuSet, mask: NumaMask| self.topology.of(set, |info| mask.has(info.numa)).len();
         let all = self.topology.all();
         let masks = NumaMask::subsets(&nodes);
         // With how few nodes it could be done on this machine when nothing runs.
@@ -295,7 +295,7 @@ impl CpuManager {
         let available = self.available(&self.reusable(pod, container));
         let mut taken = CpuSet::default();
         if let Some(nodes) = hint.nodes {
-            let aligned = self.topology.of(&available, |place| nodes.has(place.numa));
+            let aligned = self.topology.of(&available, |info| nodes.has(info.numa));
             taken = assign::take(&self.topology, &aligned, count.min(aligned.len())).map_err(unexpected)?;
         }
         let rest = assign::take(&self.topology, &available.without(&taken), count - taken.len());

@@ -7,9 +7,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::path::Path;
 
-/// Where a processor is.
+/// The position of a processor: upstream's `CPUInfo`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Place {
+pub struct CpuInfo {
     /// The first processor of its core.
     pub core: u32,
     /// The socket.
@@ -20,7 +20,7 @@ pub struct Place {
 
 /// The processors of a machine that are online.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Topology(pub BTreeMap<u32, Place>);
+pub struct Topology(pub BTreeMap<u32, CpuInfo>);
 
 impl Topology {
     /// Reads it below `/sys/devices/system`.
@@ -40,13 +40,13 @@ impl Topology {
         for cpu in list("cpu/online")?.0 {
             let socket = text(&format!("cpu/cpu{cpu}/topology/physical_package_id"))?;
             let threads = list(&format!("cpu/cpu{cpu}/topology/thread_siblings_list"))?;
-            let place = Place {
+            let info = CpuInfo {
                 core: threads.0.first().copied().unwrap_or(cpu),
                 // The kernel says -1 where it does not know.
                 socket: socket.trim().parse().unwrap_or(0),
                 numa: nodes.get(&cpu).copied().unwrap_or(0),
             };
-            found.insert(cpu, place);
+            found.insert(cpu, info);
         }
         Ok(Topology(found))
     }
@@ -57,40 +57,40 @@ impl Topology {
         CpuSet(self.0.keys().copied().collect())
     }
 
-    /// Those at places that are accepted.
+    /// Those processors that are accepted.
     #[must_use]
-    pub fn at(&self, accept: impl Fn(&Place) -> bool) -> CpuSet {
-        CpuSet(self.0.iter().filter(|(_, place)| accept(place)).map(|(cpu, _)| *cpu).collect())
+    pub fn at(&self, accept: impl Fn(&CpuInfo) -> bool) -> CpuSet {
+        CpuSet(self.0.iter().filter(|(_, info)| accept(info)).map(|(cpu, _)| *cpu).collect())
     }
 
-    /// Of a set, those at places that are accepted.
+    /// Those processors of a set that are accepted.
     #[must_use]
-    pub fn of(&self, set: &CpuSet, accept: impl Fn(&Place) -> bool) -> CpuSet {
+    pub fn of(&self, set: &CpuSet, accept: impl Fn(&CpuInfo) -> bool) -> CpuSet {
         CpuSet(set.0.iter().copied().filter(|cpu| self.0.get(cpu).is_some_and(&accept)).collect())
     }
 
-    /// Something of the places of a set: its cores, sockets, NUMA nodes.
+    /// An attribute of the processors of a set: its cores, sockets, NUMA nodes.
     #[must_use]
-    pub fn groups(&self, set: &CpuSet, group: impl Fn(&Place) -> u32) -> BTreeSet<u32> {
+    pub fn groups(&self, set: &CpuSet, group: impl Fn(&CpuInfo) -> u32) -> BTreeSet<u32> {
         set.0.iter().filter_map(|cpu| self.0.get(cpu)).map(group).collect()
     }
 
     /// The NUMA nodes with processors.
     #[must_use]
     pub fn numa_nodes(&self) -> BTreeSet<u32> {
-        self.0.values().map(|place| place.numa).collect()
+        self.0.values().map(|info| info.numa).collect()
     }
 
     /// The sockets.
     #[must_use]
     pub fn sockets(&self) -> BTreeSet<u32> {
-        self.0.values().map(|place| place.socket).collect()
+        self.0.values().map(|info| info.socket).collect()
     }
 
     /// Threads of a core.
     #[must_use]
     pub fn threads_per_core(&self) -> usize {
-        let cores: BTreeSet<u32> = self.0.values().map(|place| place.core).collect();
+        let cores: BTreeSet<u32> = self.0.values().map(|info| info.core).collect();
         if cores.is_empty() { 1 } else { self.0.len() / cores.len() }
     }
 }
@@ -107,12 +107,12 @@ pub(crate) mod tests {
         threads: u32,
     ) -> Topology {
         let cores = sockets * nodes_per_socket * cores_per_node;
-        let place = |core: u32| Place {
+        let info = |core: u32| CpuInfo {
             core,
             socket: core / (nodes_per_socket * cores_per_node),
             numa: core / cores_per_node,
         };
-        Topology((0..threads).flat_map(|t| (0..cores).map(move |c| (t * cores + c, place(c)))).collect())
+        Topology((0..threads).flat_map(|t| (0..cores).map(move |c| (t * cores + c, info(c)))).collect())
     }
 
     #[test]

@@ -1,13 +1,16 @@
-//! Serving certificates of kubelets: issued at the first handshake, and again before they expire.
+//! Serving certificates: those that a kubelet issues for itself at the first handshake, and again before they expire, and those
+//! that it is given and that are replaced while it serves.
 //!
-//! Invariant: keys are in memory only, and no certificate is used in its last months.
+//! Invariants: issued keys are in memory only, and no issued certificate is used in its last months; a certificate that is given
+//! is presented only while it is valid, and without one handshakes fail.
 
+use jiff::Timestamp;
 use kaji_meta::Clock;
 use kaji_server::pki::{self, Identity, PkiError};
 use std::{
     fmt,
     net::IpAddr,
-    sync::{Arc, Mutex, PoisonError},
+    sync::{Arc, Mutex, PoisonError, RwLock},
 };
 use tokio_rustls::rustls::{
     crypto::ring,
@@ -66,10 +69,54 @@ impl Serving {
         let names = [self.node.clone(), self.address.to_string()];
         let issued = pki::kubelet_serving(&self.signer.authority, &self.node, &names, now);
         let Identity { certificate, key } = issued.map_err(|e| e.to_string())?;
-        let chain: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(certificate.as_bytes()).collect();
-        let key = PrivateKeyDer::from_pem_slice(key.as_bytes()).map_err(|e| e.to_string())?;
-        let chain = chain.map_err(|e| e.to_string())?;
-        CertifiedKey::from_der(chain, key, &ring::default_provider()).map_err(|e| e.to_string())
+        certified_key(&certificate, &key)
+    }
+}
+
+/// A certificate chain with its key, PEM.
+fn certified_key(certificate: &str, key: &str) -> Result<CertifiedKey, String> {
+    let chain: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(certificate.as_bytes()).collect();
+    let key = PrivateKeyDer::from_pem_slice(key.as_bytes()).map_err(|e| e.to_string())?;
+    let chain = chain.map_err(|e| e.to_string())?;
+    CertifiedKey::from_der(chain, key, &ring::default_provider()).map_err(|e| e.to_string())
+}
+
+/// A certificate that is replaced while a server presents it.
+pub struct ReplaceableCertificate {
+    clock: Arc<dyn Clock>,
+    /// Its end, if it is not presented after it.
+    current: RwLock<Option<(Option<Timestamp>, Arc<CertifiedKey>)>>,
+}
+
+impl fmt::Debug for ReplaceableCertificate {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ReplaceableCertificate").finish_non_exhaustive()
+    }
+}
+
+impl ReplaceableCertificate {
+    /// None yet: handshakes fail.
+    #[must_use]
+    pub fn new(clock: Arc<dyn Clock>) -> ReplaceableCertificate {
+        ReplaceableCertificate { clock, current: RwLock::default() }
+    }
+
+    /// Presents a chain with its key, PEM, from now on; until `not_after`, if there is one.
+    ///
+    /// # Errors
+    /// When they cannot be used. The former certificate stays.
+    pub fn set(&self, certificate: &str, key: &str, not_after: Option<Timestamp>) -> Result<(), String> {
+        let key = Arc::new(certified_key(certificate, key)?);
+        *self.current.write().unwrap_or_else(PoisonError::into_inner) = Some((not_after, key));
+        Ok(())
+    }
+}
+
+impl ResolvesServerCert for ReplaceableCertificate {
+    fn resolve(&self, _: ClientHello<'_>) -> Option<Arc<CertifiedKey>> {
+        let current = self.current.read().unwrap_or_else(PoisonError::into_inner);
+        let (not_after, key) = current.as_ref()?;
+        not_after.is_none_or(|end| self.clock.now() < end).then(|| key.clone())
     }
 }
 

@@ -135,7 +135,7 @@ impl NodeApi {
     ) -> Response<ServerBody> {
         struct Follower {
             api: Arc<NodeApi>,
-            news: watch::Receiver<u64>,
+            steps: watch::Receiver<u64>,
             pod: Pod,
             container: Container,
             attempt: u32,
@@ -145,7 +145,7 @@ impl NodeApi {
         }
         let follower = Follower {
             api: self.clone(),
-            news: self.pods.news(),
+            steps: self.pods.step_counter(),
             pod,
             container,
             attempt,
@@ -158,7 +158,7 @@ impl NodeApi {
                 if f.over {
                     return None;
                 }
-                f.news.borrow_and_update();
+                f.steps.borrow_and_update();
                 let (namespace, name) = (model::namespace(&f.pod).to_owned(), model::name(&f.pod).to_owned());
                 let found = f.api.find(&namespace, &name).await.ok().flatten();
                 let found = found.filter(|(pod, _)| model::uid(pod) == model::uid(&f.pod));
@@ -175,7 +175,7 @@ impl NodeApi {
                 if !out.is_empty() {
                     return Some((Ok(Bytes::from(out)), f));
                 }
-                if !f.over && f.news.changed().await.is_err() {
+                if !f.over && f.steps.changed().await.is_err() {
                     return None;
                 }
             }

@@ -15,7 +15,7 @@ use std::sync::{Mutex, PoisonError};
 
 /// How a node is down.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Down {
+pub enum NodeFailure {
     /// Its machine is off.
     Crashed,
     /// Nothing reaches it.
@@ -24,17 +24,17 @@ pub enum Down {
 
 /// What a Node's annotation asks for.
 #[must_use]
-pub fn of(node: &Node) -> Option<Down> {
+pub fn of(node: &Node) -> Option<NodeFailure> {
     match node.metadata.annotations.get(&format!("{PREFIX}down"))?.as_str() {
         "false" => None,
-        "unreachable" => Some(Down::Unreachable),
-        _ => Some(Down::Crashed),
+        "unreachable" => Some(NodeFailure::Unreachable),
+        _ => Some(NodeFailure::Crashed),
     }
 }
 
 #[derive(Debug, Clone, Copy, Default)]
 struct State {
-    down: Option<Down>,
+    down: Option<NodeFailure>,
     boots: u32,
 }
 
@@ -44,7 +44,7 @@ pub struct Faults(Mutex<HashMap<String, State>>);
 
 /// What has happened to a node.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum News {
+pub enum NodeChange {
     /// Nothing.
     None,
     /// What runs there is lost.
@@ -57,20 +57,20 @@ pub enum News {
 
 impl Faults {
     /// Takes notice of a Node.
-    pub fn notice(&self, node: &Node) -> News {
+    pub fn notice(&self, node: &Node) -> NodeChange {
         let mut states = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let down = of(node);
         let known = states.get(&node.metadata.name).copied().unwrap_or_default();
         if down == known.down {
-            return News::None;
+            return NodeChange::None;
         }
-        let crashes = down == Some(Down::Crashed);
+        let crashes = down == Some(NodeFailure::Crashed);
         let state = State { down, boots: known.boots + u32::from(crashes) };
         states.insert(node.metadata.name.clone(), state);
         match down {
-            Some(Down::Crashed) => News::Crashed,
-            Some(Down::Unreachable) => News::Lost,
-            None => News::Returned,
+            Some(NodeFailure::Crashed) => NodeChange::Crashed,
+            Some(NodeFailure::Unreachable) => NodeChange::Lost,
+            None => NodeChange::Returned,
         }
     }
 
@@ -111,8 +111,8 @@ mod tests {
                 let annotations = value.map(|v| json!({"sim.kaji.dev/down": v}));
                 let node =
                     json!({"metadata": {"name": "a", "annotations": annotations.unwrap_or(json!({}))}});
-                let news = faults.notice(&serde_json::from_value(node).unwrap());
-                format!("{value:?}: {news:?}, down {}, boots {}", faults.down("a"), faults.boots("a"))
+                let change = faults.notice(&serde_json::from_value(node).unwrap());
+                format!("{value:?}: {change:?}, down {}, boots {}", faults.down("a"), faults.boots("a"))
             })
             .collect();
         expect_test::expect![[r#"

@@ -17,7 +17,7 @@ const MOST_HOST_FILES: usize = 10_000;
 pub struct HostFiles(Mutex<BTreeMap<String, String>>);
 
 /// Where a path leads.
-enum Place {
+enum FileLocation {
     /// A key of the pod's files.
     Pod(String),
     /// A key of the nodes' files.
@@ -43,7 +43,7 @@ pub fn reset(files: &mut BTreeMap<String, String>, container: &str) {
 }
 
 impl ContainerFiles<'_> {
-    fn place(&self, path: &str) -> Place {
+    fn locate(&self, path: &str) -> FileLocation {
         let mounts = self.container.volume_mounts.iter().flatten();
         let inside = mounts.filter_map(|mount| {
             let rest = path.strip_prefix(mount.mount_path.trim_end_matches('/'))?;
@@ -57,14 +57,14 @@ impl ContainerFiles<'_> {
             if let Some(volume) = volumes.into_iter().find(|volume| volume.name == mount.name) {
                 if let Some(host) = &volume.host_path {
                     let node = model::spec(self.pod).node_name.as_deref().unwrap_or_default();
-                    return Place::Host(format!("{node} {}{rest}", host.path));
+                    return FileLocation::Host(format!("{node} {}{rest}", host.path));
                 }
                 if volume.empty_dir.is_some() {
-                    return Place::Pod(format!("volume {} {rest}", volume.name));
+                    return FileLocation::Pod(format!("volume {} {rest}", volume.name));
                 }
             }
         }
-        Place::Pod(format!("container {} {path}", self.container.name))
+        FileLocation::Pod(format!("container {} {path}", self.container.name))
     }
 
     fn host(&self) -> std::sync::MutexGuard<'_, BTreeMap<String, String>> {
@@ -80,23 +80,23 @@ fn insert(files: &mut BTreeMap<String, String>, key: String, text: String, most:
 
 impl Files for ContainerFiles<'_> {
     fn read(&self, path: &str) -> Option<String> {
-        match self.place(path) {
-            Place::Pod(key) => self.files.get(&key).cloned(),
-            Place::Host(key) => self.host().get(&key).cloned(),
+        match self.locate(path) {
+            FileLocation::Pod(key) => self.files.get(&key).cloned(),
+            FileLocation::Host(key) => self.host().get(&key).cloned(),
         }
     }
 
     fn write(&mut self, path: &str, text: String) {
-        match self.place(path) {
-            Place::Pod(key) => insert(self.files, key, text, MOST_FILES),
-            Place::Host(key) => insert(&mut self.host(), key, text, MOST_HOST_FILES),
+        match self.locate(path) {
+            FileLocation::Pod(key) => insert(self.files, key, text, MOST_FILES),
+            FileLocation::Host(key) => insert(&mut self.host(), key, text, MOST_HOST_FILES),
         }
     }
 
     fn remove(&mut self, path: &str) {
-        match self.place(path) {
-            Place::Pod(key) => drop(self.files.remove(&key)),
-            Place::Host(key) => drop(self.host().remove(&key)),
+        match self.locate(path) {
+            FileLocation::Pod(key) => drop(self.files.remove(&key)),
+            FileLocation::Host(key) => drop(self.host().remove(&key)),
         }
     }
 }

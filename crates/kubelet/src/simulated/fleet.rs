@@ -15,6 +15,8 @@ pub enum Fleet {
         count: u16,
         /// Whether they have fixed pod ranges, for clusters that do not allocate any.
         ranges: bool,
+        /// Whether a cloud-controller-manager initializes them.
+        external_cloud: bool,
     },
     /// One that joined a cluster.
     One(SimulatedNode),
@@ -31,17 +33,19 @@ pub struct SimulatedNode {
     pub network: Option<Range>,
     /// Its own address.
     pub address: Ipv4Addr,
+    /// Whether a cloud-controller-manager initializes it.
+    pub external_cloud: bool,
 }
 
 impl Fleet {
     /// `sim-1` to `sim-count`; the cluster gives out their pod ranges.
     pub fn numbered(count: u16) -> Fleet {
-        Fleet::Numbered { count, ranges: false }
+        Fleet::Numbered { count, ranges: false, external_cloud: false }
     }
 
     /// The same for a cluster that gives out none.
     pub fn with_ranges(count: u16) -> Fleet {
-        Fleet::Numbered { count, ranges: true }
+        Fleet::Numbered { count, ranges: true, external_cloud: false }
     }
 
     /// A node by its name, from which its number and address follow.
@@ -53,19 +57,31 @@ impl Fleet {
             number: hash & ((1 << 48) - 1),
             network: None,
             address: Ipv4Addr::from(u32::from(Ipv4Addr::new(172, 31, 0, 0)) + bits(14, 16).clamp(1, 0xfffe)),
+            external_cloud: false,
         })
+    }
+
+    /// The same nodes, registered as those of a cloud with a controller manager that initializes them, or not so.
+    #[must_use]
+    pub fn with_external_cloud(mut self, external: bool) -> Fleet {
+        match &mut self {
+            Fleet::Numbered { external_cloud, .. } => *external_cloud = external,
+            Fleet::One(place) => place.external_cloud = external,
+        }
+        self
     }
 
     /// A node of this fleet.
     pub fn place(&self, node: &str) -> Option<SimulatedNode> {
         match self {
-            Fleet::Numbered { count, ranges } => {
+            Fleet::Numbered { count, ranges, external_cloud } => {
                 let index = index(node, *count)?;
                 Some(SimulatedNode {
                     name: node.to_owned(),
                     number: index.into(),
                     network: ranges.then(|| addresses::network(index)),
                     address: addresses::node_address(index),
+                    external_cloud: *external_cloud,
                 })
             }
             Fleet::One(place) => (place.name == node).then(|| place.clone()),

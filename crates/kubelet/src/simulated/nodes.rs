@@ -67,7 +67,9 @@ impl Reconciler for Nodes {
                     _ => boot_id(&place, boots),
                 };
                 let listener = self.listeners.of(&key.name);
-                let fresh = reports(node, listener)
+                // A cloud provider may have replaced them.
+                let given = place.external_cloud && !node.status.addresses.is_empty();
+                let fresh = reports(node, listener, given)
                     && known == boot
                     && node.status.conditions.iter().find(|c| c.kind == "Ready").is_some_and(|c| {
                         c.status == "True"
@@ -76,7 +78,10 @@ impl Reconciler for Nodes {
                     });
                 let mut steps = vec![];
                 if !fresh {
-                    let body = json!({"status": status(&place, listener, &now, &boot)});
+                    let mut body = json!({"status": status(&place, listener, &now, &boot)});
+                    if given && let Some(status) = body["status"].as_object_mut() {
+                        status.remove("addresses");
+                    }
                     let write = Write::Patch {
                         target: target.subresource("status"),
                         kind: PatchKind::Strategic,
@@ -118,8 +123,13 @@ fn object(place: &SimulatedNode) -> Value {
             },
             "annotations": {"volumes.kubernetes.io/controller-managed-attach-detach": "true"},
         },
-        "spec": {"providerID": format!("kaji-sim://{name}")},
+        "spec": {},
     });
+    if place.external_cloud {
+        object["spec"]["taints"] = json!([crate::cloud::uninitialized_taint()]);
+    } else {
+        object["spec"]["providerID"] = format!("kaji-sim://{name}").into();
+    }
     if let Some(network) = &place.network {
         object["spec"]["podCIDR"] = network.to_string().into();
         object["spec"]["podCIDRs"] = json!([network.to_string()]);
@@ -127,14 +137,14 @@ fn object(place: &SimulatedNode) -> Value {
     object
 }
 
-/// Whether a Node reports the address and port of its listener in this process.
-fn reports(node: &Node, listener: Option<SocketAddr>) -> bool {
+/// Whether a Node reports the port of its listener in this process and, unless its addresses are given by others, the address.
+fn reports(node: &Node, listener: Option<SocketAddr>, given: bool) -> bool {
     let port = listener.map_or(PORT, |l| l.port());
     let is_first = |listener: SocketAddr| {
         let first = node.status.addresses.iter().find(|a| &*a.kind == "InternalIP");
         first.is_some_and(|a| *a.address == listener.ip().to_string())
     };
-    node.status.daemon_endpoints.kubelet_endpoint.port == port && listener.is_none_or(is_first)
+    node.status.daemon_endpoints.kubelet_endpoint.port == port && (given || listener.is_none_or(is_first))
 }
 
 /// The node's addresses. Clients of kubelets take the first; the address of pods on the node's network comes after it,
@@ -284,6 +294,26 @@ mod tests {
             .annotations
             .modify(|all| drop(all.insert("sim.kaji.dev/down".into(), "true".into())));
         assert!(plan(down, &closed).is_empty(), "a node that is down writes nothing");
+    }
+
+    #[test]
+    fn nodes_of_a_cloud_are_registered_uninitialized() {
+        let place = Fleet::numbered(1).with_external_cloud(true).place("sim-1").unwrap();
+        let spec = &object(&place)["spec"];
+        assert_eq!(spec["taints"][0]["key"], "node.cloudprovider.kubernetes.io/uninitialized");
+        assert!(spec.get("providerID").is_none());
+        // Addresses that the cloud gave stay.
+        let fleet = Fleet::numbered(1).with_external_cloud(true);
+        let nodes = Nodes { fleet, listeners: Listeners::default(), faults: Arc::default() };
+        let mut node = object(&place);
+        node["status"] = json!({"addresses": [{"type": "InternalIP", "address": "10.0.0.1"}]});
+        let node: Node = serde_json::from_value(node).unwrap();
+        let random = SeededRandom::new(1);
+        let cx = Cx { now: jiff::Timestamp::UNIX_EPOCH, random: &random, failures: &[] };
+        let view = View::default().with(Snapshot::of([node]));
+        let plan = nodes.reconcile(&view, &Key::new("", "sim-1"), &cx);
+        let Some(Write::Patch { body, .. }) = plan.writes().next() else { panic!("no status") };
+        assert!(body["status"].get("addresses").is_none() && body["status"].get("capacity").is_some());
     }
 
     #[test]

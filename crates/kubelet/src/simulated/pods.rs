@@ -1,12 +1,12 @@
-//! The pods of a fleet of simulated nodes: when each is looked at, and what of a [`step`] is written to the API.
+//! The pods of a fleet of simulated nodes: when each is synced at, and what of a [`step`] is written to the API.
 //!
-//! Invariants: only pods bound to this fleet's nodes are touched, and those of a node that is down are not; a pod is looked at by one
+//! Invariants: only pods bound to this fleet's nodes are touched, and those of a node that is down are not; a pod is synced at by one
 //! worker at a time; the whole object is read only when there is something to do, so that a pod at rest costs no memory but that of
 //! its [`SimulatedPod`].
 
 use super::addresses::Addresses;
 use super::facts::{self, Facts};
-use super::faults::{Faults, News};
+use super::faults::{Faults, NodeChange};
 use super::files::HostFiles;
 use super::fleet::{Fleet, SimulatedNode};
 use super::step::{Inputs, Outcome, SimulatedPod, step};
@@ -33,9 +33,9 @@ use std::time::Duration;
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 
-/// Pods that are looked at side by side.
+/// Pods that are synced at side by side.
 const WORKERS: usize = 16;
-/// The configuration map that nearly every pod refers to; it is looked up once in so many seconds for each namespace.
+/// The configuration map that nearly every pod refers to; it is synced up once in so many seconds for each namespace.
 const ROOT_CA: (&str, i64) = ("kube-root-ca.crt", 600);
 /// Namespaces for which it is remembered.
 const MOST_KNOWN: usize = 10_000;
@@ -45,13 +45,13 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// A pod that was looked at.
+/// A pod that was synced at.
 pub(super) struct Kept {
     pub(super) pod: SimulatedPod,
     node: Text,
     /// The version that the last write made.
     written: Box<str>,
-    /// When there is something to do without news.
+    /// When there is something to do without change.
     due: Option<Timestamp>,
 }
 
@@ -123,8 +123,8 @@ impl Pods {
             return;
         }
         let Some(node) = &change.new else { return self.faults.forget(name) };
-        let news = self.faults.notice(node);
-        if news == News::Crashed {
+        let failure = self.faults.notice(node);
+        if failure == NodeChange::Crashed {
             let now = self.shared.clock.now();
             let kept: Vec<_> = lock(&self.kept).values().cloned().collect();
             for pod in kept {
@@ -136,7 +136,7 @@ impl Pods {
         }
         // Its first pods have waited for a range.
         let ranges = change.old.as_ref().is_some_and(|old| old.spec.pod_cidrs != node.spec.pod_cidrs);
-        if ranges || news == News::Returned {
+        if ranges || failure == NodeChange::Returned {
             for pod in self.pods.snapshot().indexed("node", name) {
                 lock(&self.kept)
                     .get(&pod.metadata.uid)
@@ -175,8 +175,8 @@ impl Pods {
     async fn work(&self, key: &Key, recorder: &Recorder) {
         // Before the time of the decision: a clock that jumps meanwhile makes no wait longer.
         let (began, now) = (kaji_runtime::time::instant(&*self.shared.clock), self.shared.clock.now());
-        let looked = AssertUnwindSafe(self.look(key, now, recorder)).catch_unwind().await;
-        match looked {
+        let synced = AssertUnwindSafe(self.sync_pod(key, now, recorder)).catch_unwind().await;
+        match synced {
             Ok(Ok(again)) => {
                 self.queue.forget(key);
                 if let Some(at) = again {
@@ -195,8 +195,13 @@ impl Pods {
         }
     }
 
-    /// Looks at a pod. When to look again.
-    async fn look(&self, key: &Key, now: Timestamp, recorder: &Recorder) -> Result<Option<Timestamp>, Error> {
+    /// Brings the status of a pod up to date. When its next step is due.
+    async fn sync_pod(
+        &self,
+        key: &Key,
+        now: Timestamp,
+        recorder: &Recorder,
+    ) -> Result<Option<Timestamp>, Error> {
         let Some(known) = self.pods.snapshot().by_key(key).cloned() else { return Ok(None) };
         let Some(place) = self.fleet.place(&known.spec.node_name) else { return Ok(None) };
         if self.faults.down(&place.name) {
@@ -208,8 +213,8 @@ impl Pods {
         if let Some(kept) = &kept {
             let kept = lock(kept);
             let at_rest = kept.due.is_none_or(|due| due > now);
-            let told = not_newer(&known.metadata.resource_version, &kept.written);
-            if at_rest && (told || over && kept.pod.runtime.alive().next().is_none()) {
+            let is_current = not_newer(&known.metadata.resource_version, &kept.written);
+            if at_rest && (is_current || over && kept.pod.runtime.alive().next().is_none()) {
                 return Ok(kept.due);
             }
         } else if over {
@@ -325,7 +330,7 @@ impl Pods {
         if let Some(status) = &outcome.status {
             let before = pod.status.clone().unwrap_or_default();
             let mut body = status_patch(model::uid(pod), &before, status);
-            // What was written since the look was not decided about, and is not looked for in versions up to that of this write.
+            // What was written since the look was not decided about, and is not synced for in versions up to that of this write.
             body["metadata"]["resourceVersion"] = pod.metadata.resource_version.clone().into();
             let target = target.clone().subresource("status");
             match client.patch(&target, PatchKind::Strategic.content_type(), "", &body).await {
@@ -407,7 +412,7 @@ impl Pods {
     }
 
     /// Changes with every step.
-    pub(super) fn news(&self) -> watch::Receiver<u64> {
+    pub(super) fn step_counter(&self) -> watch::Receiver<u64> {
         self.steps.subscribe()
     }
 

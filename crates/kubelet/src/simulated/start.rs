@@ -150,12 +150,12 @@ fn start_one(
     if held.is_none() {
         let newest = step.observed();
         let newest = newest.newest(name);
-        restart::let_start(&mut step.state.restarts, pod, container, newest, now).map_err(|held| {
+        restart::check_backoff(&mut step.state.restarts, pod, container, newest, now).map_err(|backoff| {
             // It is said once for each delay.
-            if step.state.waiting.insert(name.clone(), held.waiting.clone()) != Some(held.waiting) {
-                step.events.push(held.event);
+            if step.state.waiting.insert(name.clone(), backoff.waiting.clone()) != Some(backoff.waiting) {
+                step.events.push(backoff.event);
             }
-            Some(held.left)
+            Some(backoff.left)
         })?;
         image(step, pod, container, &behaviour)?;
         if let Some(text) = &behaviour.waiting {

@@ -1,5 +1,5 @@
 //! What a simulated kubelet does for a pod at one moment: [`step`]. Decisions and statuses are those of real nodes
-//! ([`compute::actions`], [`status::generate`]) over a [`PodRuntime`] that is only told what happens.
+//! ([`compute::actions`], [`status::generate`]) over a [`PodRuntime`] that only records what happens.
 //!
 //! Invariants: a pod that has succeeded or failed never runs again; a pod is removed only after its containers have ended and its last
 //! status was written; all that can happen at one moment happens in one step, so that it is one write.
@@ -30,7 +30,7 @@ use std::time::Duration;
 const MOST_ROUNDS: u32 = 24;
 /// How soon.
 const SOON: Duration = Duration::from_millis(50);
-/// A resize that waits is judged again after this long.
+/// A deferred resize is tried again after this long.
 const RESIZE: Duration = Duration::from_secs(10);
 /// A container gets at least so long to stop.
 const LEAST: Duration = Duration::from_secs(2);
@@ -87,7 +87,7 @@ pub struct Outcome {
     pub status: Option<PodStatus>,
     /// The pod is to be removed from the API then.
     pub remove: bool,
-    /// When to look again; without news there is nothing to do before.
+    /// When the next step is due; without a change there is nothing to do before.
     pub again: Option<Timestamp>,
     /// The step has to be repeated with what the pod refers to.
     pub needs_facts: bool,
@@ -398,10 +398,10 @@ impl Step<'_, '_> {
             }
         }
         let known = self.pod.status.iter().flat_map(|s| s.conditions.iter().flatten());
-        let told = known
+        let reported = known
             .into_iter()
             .any(|c| c.type_ == "PodResizePending" && c.message.as_ref() == Some(&pending.1));
-        if !told {
+        if !reported {
             let text = allocation::event(&format!("Pod resize {}", pending.0), &self.pod, &pending.1);
             self.warn(&format!("Resize{}", pending.0), text);
         }

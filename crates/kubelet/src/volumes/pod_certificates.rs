@@ -34,12 +34,12 @@ struct Issued {
     credentials: Credentials,
     refresh: Timestamp,
     not_after: Timestamp,
-    told_overdue: bool,
-    told_expired: bool,
+    overdue_reported: bool,
+    expiry_reported: bool,
 }
 
 #[derive(Debug, Clone)]
-struct Asked {
+struct PendingRequest {
     key: String,
     request: String,
     abandoned: Timestamp,
@@ -48,7 +48,7 @@ struct Asked {
 #[derive(Debug, Clone, Default)]
 struct State {
     issued: Option<Issued>,
-    asked: Option<Asked>,
+    pending: Option<PendingRequest>,
     /// Why there will be none.
     refused: Option<String>,
 }
@@ -112,35 +112,41 @@ impl State {
         if self.refused.is_some() {
             return Ok(());
         }
-        if let Some(asked) = self.asked.take() {
-            let found = cx.sources.object(&request_target(pod, &asked.request)).await;
+        if let Some(pending) = self.pending.take() {
+            let found = cx.sources.object(&request_target(pod, &pending.request)).await;
             let Ok(Some(found)) = found else {
                 // What was created a moment ago may not be seen yet.
-                if found.is_err() || cx.clock.now() < asked.abandoned {
-                    self.asked = Some(asked);
+                if found.is_err() || cx.clock.now() < pending.abandoned {
+                    self.pending = Some(pending);
                 }
                 return found.map(|_| ());
             };
-            return self.look(cx, pod, asked, &found);
+            return self.take_decision(cx, pod, pending, &found);
         }
         let now = cx.clock.now();
         if let Some(issued) = &mut self.issued {
             if now < issued.refresh {
                 return Ok(());
             }
-            tell_delays(cx, pod, issued, now);
+            report_delays(cx, pod, issued, now);
         }
-        self.asked = Some(ask(cx, pod, projection).await?);
+        self.pending = Some(create_request(cx, pod, projection).await?);
         Ok(())
     }
 
     /// Takes what the signer decided.
-    fn look(&mut self, cx: &NodeContext, pod: &Pod, asked: Asked, request: &Value) -> Result<(), String> {
+    fn take_decision(
+        &mut self,
+        cx: &NodeContext,
+        pod: &Pod,
+        pending: PendingRequest,
+        request: &Value,
+    ) -> Result<(), String> {
         let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
         let conditions = request["status"]["conditions"].as_array().map(Vec::as_slice).unwrap_or_default();
         for condition in conditions {
             let (reason, message) = (text(&condition["reason"]), text(&condition["message"]));
-            let name = format!("{}/{}", model::namespace(pod), asked.request);
+            let name = format!("{}/{}", model::namespace(pod), pending.request);
             let verb = match condition["type"].as_str() {
                 Some("Issued") => {
                     let time = |field: &str| {
@@ -149,11 +155,11 @@ impl State {
                     };
                     let refresh = time("beginRefreshAt")? + jitter(cx);
                     let chain = clean(&text(&request["status"]["certificateChain"]))?;
-                    let credentials = Credentials { key: asked.key, chain };
+                    let credentials = Credentials { key: pending.key, chain };
                     let not_after = time("notAfter")?;
-                    let (told_overdue, told_expired) = (false, false);
+                    let (overdue_reported, expiry_reported) = (false, false);
                     self.issued =
-                        Some(Issued { credentials, refresh, not_after, told_overdue, told_expired });
+                        Some(Issued { credentials, refresh, not_after, overdue_reported, expiry_reported });
                     return Ok(());
                 }
                 Some("Denied") => "denied",
@@ -161,31 +167,35 @@ impl State {
                 _ => continue,
             };
             let was = if verb == "denied" { "was denied" } else { "failed" };
-            let told = format!("PodCertificateRequest {name} {was}, reason={reason:?}, message={message:?}");
+            let text = format!("PodCertificateRequest {name} {was}, reason={reason:?}, message={message:?}");
             let event = if verb == "denied" { "Denied" } else { "Failed" };
-            cx.api.record(EventRecord::warning(model::reference(pod), event, told));
+            cx.api.record(EventRecord::warning(model::reference(pod), event, text));
             self.refused = Some(format!(
                 "PodCertificateRequest was permanently {verb}: reason={reason:?} message={message:?}"
             ));
             return Ok(());
         }
-        self.asked = Some(asked);
+        self.pending = Some(pending);
         Ok(())
     }
 }
 
-/// Tells once for each certificate that its replacement is late, and that it has ended.
-fn tell_delays(cx: &NodeContext, pod: &Pod, issued: &mut Issued, now: Timestamp) {
-    let tell = |told: &mut bool, reason: &str, message: &str| {
-        if !std::mem::replace(told, true) {
+/// Reports once for each certificate that its replacement is late, and that it has ended.
+fn report_delays(cx: &NodeContext, pod: &Pod, issued: &mut Issued, now: Timestamp) {
+    let report = |reported: &mut bool, reason: &str, message: &str| {
+        if !std::mem::replace(reported, true) {
             cx.api.record(EventRecord::warning(model::reference(pod), reason, message));
         }
     };
     if now > issued.refresh + OVERDUE {
-        tell(&mut issued.told_overdue, "CertificateOverdueForRefresh", "PodCertificate refresh overdue");
+        report(
+            &mut issued.overdue_reported,
+            "CertificateOverdueForRefresh",
+            "PodCertificate refresh overdue",
+        );
     }
     if now > issued.not_after {
-        tell(&mut issued.told_expired, "CertificateExpired", "PodCertificate expired");
+        report(&mut issued.expiry_reported, "CertificateExpired", "PodCertificate expired");
     }
 }
 
@@ -205,7 +215,11 @@ fn request_target(pod: &Pod, name: &str) -> Target {
 }
 
 /// Makes a key, and asks for its certificate.
-async fn ask(cx: &NodeContext, pod: &Pod, projection: &PodCertificateProjection) -> Result<Asked, String> {
+async fn create_request(
+    cx: &NodeContext,
+    pod: &Pod,
+    projection: &PodCertificateProjection,
+) -> Result<PendingRequest, String> {
     let node = cx.facts.node().ok_or("the node is not known yet")?;
     let account = model::spec(pod).service_account_name.clone().unwrap_or_default();
     let target = Target {
@@ -254,7 +268,7 @@ async fn ask(cx: &NodeContext, pod: &Pod, projection: &PodCertificateProjection)
         return Err("while creating PodCertificateRequest: the answer has no name".to_owned());
     }
     let abandoned = cx.clock.now() + ASSUME_DELETED + jitter(cx);
-    Ok(Asked { key, request: name.to_owned(), abandoned })
+    Ok(PendingRequest { key, request: name.to_owned(), abandoned })
 }
 
 /// A private key, PEM, and an empty certificate request that it signed, DER.

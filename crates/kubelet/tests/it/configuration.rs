@@ -148,24 +148,29 @@ async fn environments_expand_references() {
         {"name": "E", "valueFrom": {"configMapKeyRef": {"name": "map", "key": "key"}}},
         {"name": "F", "valueFrom": {"configMapKeyRef": {"name": "none", "key": "key", "optional": true}}},
         {"name": "G", "valueFrom": {"fieldRef": {"fieldPath": "status.podIP"}}},
+        {"name": "0", "value": "$(S_SERVICE_PORT)"},
+        {"name": "A", "value": "2"},
+        {"name": "S_SERVICE_HOST", "value": "own"},
     ]);
     let from = json!([{"prefix": "P_", "configMapRef": {"name": "map"}}]);
     let pod = pod(json!({"containers": [{"name": "c", "image": "i", "env": env, "envFrom": from}]}));
     let fake = Fake::new();
     let (addresses, allocatable) = ([IpAddr::from([10, 0, 0, 7])], fake.cx.facts.allocatable());
+    let service = json!({"metadata": {"name": "s", "namespace": "n"}, "spec": {"clusterIP": "10.0.0.1", "ports": [{"port": 80}]}});
+    let services = [std::sync::Arc::new(serde_json::from_value(service).unwrap())];
     let inputs = EnvironmentInputs {
         pod: &pod,
         container: &model::containers(&pod)[0],
         pod_addresses: &addresses,
         host_addresses: &[],
-        services: &[],
+        services: &services,
         allocatable: &allocatable,
         volume_files: None,
     };
     let (made, invalid) = environment::make(&inputs, &Objects::default()).await.unwrap();
     let shown: Vec<String> = made.iter().map(|(k, v)| format!("{k}={v}")).collect();
     assert!(invalid.is_empty());
-    expect_test::expect!["A=1 B=1-$(NONE)-$(A) C=1 D=2 E=value G=10.0.0.7 P_key=value"]
+    expect_test::expect!["P_key=value A=2 B=1-$(NONE)-$(A) C=1 D=2 E=value G=10.0.0.7 0=80 S_SERVICE_HOST=own S_PORT=tcp://10.0.0.1:80 S_PORT_80_TCP=tcp://10.0.0.1:80 S_PORT_80_TCP_ADDR=10.0.0.1 S_PORT_80_TCP_PORT=80 S_PORT_80_TCP_PROTO=tcp S_SERVICE_PORT=80"]
         .assert_eq(&shown.join(" "));
 }
 

@@ -6,7 +6,7 @@ use expect_test::expect;
 use futures_util::StreamExt;
 use futures_util::stream;
 use kaji_grpc::{Client, Router, Status, bind, serve};
-use kaji_kubelet::plugins::dra::messages as m;
+use kaji_kubelet::plugins::dra::{DraManager, messages as m};
 use kaji_kubelet::plugins::pod_resources::{self, messages as r};
 use kaji_kubelet::pods::core::Pod;
 use serde_json::{Value, json};
@@ -274,6 +274,21 @@ async fn the_health_of_devices_is_shown() {
     let mut changed = run.fake.cx.dra.changed_pods().unwrap();
     assert_eq!(changed.recv().await.as_deref(), Some("u"));
     followed.abort();
+    // A kubelet that is started again shows it before the driver has said anything to it.
+    let (fake, pod) = (&run.fake, parsed(&using("u", "c1")));
+    let manager = || {
+        let slices = fake.slices.clone();
+        DraManager::new(&fake.cx.config.root_dir, slices, fake.clock.clone(), Arc::default(), Duration::ZERO)
+    };
+    let health = |manager: &DraManager| {
+        let containers = json!([{"name": "c", "image": "", "imageID": "", "ready": true, "restartCount": 0}]);
+        let mut status = serde_json::from_value(json!({"containerStatuses": containers})).unwrap();
+        manager.show_health(&pod, &mut status);
+        serde_json::to_value(&status).unwrap()
+    };
+    assert_eq!(shown(&health(&manager())), shown(&status));
+    fake.clock.advance(Duration::from_secs(31).try_into().unwrap());
+    assert!(is(&health(&manager()), "Unknown"));
 }
 
 #[tokio::test]

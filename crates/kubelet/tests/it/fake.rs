@@ -540,6 +540,7 @@ impl Fake {
             memory: 8 << 30,
             runtime_name: "kaji".into(),
             sysctls: Default::default(),
+            external_cloud: None,
         };
         let slices = Arc::new(Slices::default());
         let clock_of_dra = clock.clone();

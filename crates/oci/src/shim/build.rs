@@ -78,6 +78,7 @@ impl Building {
                 (Some(staging), Target::Exec(_)) => Some(Arc::new(File::open(&staging.user)?)),
                 _ => None,
             },
+            home: std::cell::OnceCell::new(),
         };
         fork_child(move || {
             let result = executor.result.clone();

@@ -1,26 +1,29 @@
 //! The last steps before a container's program: it is looked up, the filter is loaded, capabilities are dropped, exec.
 //!
 //! Invariants:
+//! - The program gets the variables of its configuration in their order there, which `libcontainer`'s own map loses.
 //! - The filter is loaded before capabilities are dropped: without `no_new_privs` that needs CAP_SYS_ADMIN. After the exec the
 //!   process has no capability that its configuration does not name.
 //! - Failures are reported over the result pipe in the words of containerd and runc; the pipe closes when the exec succeeds.
 
 use super::build::Outcome;
-use super::system::load_filter;
+use super::system::{default_signals, load_filter};
 use crate::records::FinalCapabilities;
 use caps::{CapSet, Capability, CapsHashSet};
 use libcontainer::oci_spec::runtime::Spec;
-use libcontainer::workload::{Executor, ExecutorError, ExecutorValidationError};
+use libcontainer::workload::{Executor, ExecutorError, ExecutorSetEnvsError, ExecutorValidationError};
 use nix::sys::signal::{SigSet, Signal};
 use nix::sys::wait::{WaitPidFlag, waitpid};
 use seccompiler::BpfProgram;
+use std::cell::OnceCell;
+use std::collections::HashMap;
+use std::ffi::CString;
 use std::fs::File;
 use std::io::{self, Write};
 use std::os::fd::AsRawFd;
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::PermissionsExt;
-use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
-use std::process::Command;
 use std::sync::Arc;
 
 /// See the module.
@@ -36,6 +39,8 @@ pub struct ContainerExecutor {
     pub reaper: bool,
     /// Entered at last: `libcontainer` does not, for further processes.
     pub user_namespace: Option<Arc<File>>,
+    /// The directory of the user that `libcontainer` finds in the container, for a configuration without `HOME`.
+    pub home: OnceCell<String>,
 }
 
 impl ContainerExecutor {
@@ -87,9 +92,7 @@ impl Executor for ContainerExecutor {
         }
         let process = spec.process().as_ref();
         let name = process.and_then(|p| p.args().as_ref()).and_then(|args| args.first());
-        let path = process
-            .and_then(|p| p.env().as_ref())
-            .and_then(|env| env.iter().rev().find_map(|variable| variable.strip_prefix("PATH=")));
+        let path = value(process.and_then(|p| p.env().as_deref()).unwrap_or_default(), "PATH");
         let found = look_up(name.map_or("", String::as_str), path.unwrap_or_default());
         found.map(|_| ()).map_err(|message| {
             self.report(&message);
@@ -97,22 +100,29 @@ impl Executor for ContainerExecutor {
         })
     }
 
+    fn setup_envs(&self, variables: HashMap<String, String>) -> Result<(), ExecutorSetEnvsError> {
+        // This process keeps its own environment: the program gets one that is made for it.
+        if let Some(home) = variables.get("HOME") {
+            self.home.get_or_init(|| home.clone());
+        }
+        Ok(())
+    }
+
     fn exec(&self, spec: &Spec) -> Result<(), ExecutorError> {
         if self.reaper {
             return self.reap_for_ever();
         }
-        let args = spec.process().as_ref().and_then(|p| p.args().clone()).unwrap_or_default();
-        let path = std::env::var("PATH").unwrap_or_default();
-        let failure = match look_up(args.first().map_or("", String::as_str), &path) {
+        let process = spec.process().as_ref();
+        let args = process.and_then(|p| p.args().as_deref()).unwrap_or_default();
+        let configured = process.and_then(|p| p.env().as_deref()).unwrap_or_default();
+        let path = value(configured, "PATH").unwrap_or_default();
+        let failure = match look_up(args.first().map_or("", String::as_str), path) {
             Err(message) => message,
             Ok(program) => match self.confine() {
                 Err(error) => format!("unable to apply the security profile: {error}"),
                 Ok(()) => {
-                    // The shim blocks SIGCHLD. SIGPIPE, which Rust ignores, is set back by the exec.
-                    let error = match SigSet::empty().thread_set_mask() {
-                        Ok(()) => Command::new(&program).arg0(&args[0]).args(&args[1..]).exec(),
-                        Err(error) => error.into(),
-                    };
+                    let environment = environment(configured, self.home.get().map(String::as_str));
+                    let error = execute(&program, args, &environment);
                     format!("exec {}: {}", program.display(), text(&error))
                 }
             },
@@ -144,12 +154,53 @@ impl ContainerExecutor {
     }
 }
 
+/// The value of a variable; the last one counts.
+fn value<'a>(variables: &'a [String], name: &str) -> Option<&'a str> {
+    let of =
+        |variable: &'a String| variable.split_once('=').filter(|(n, _)| *n == name).map(|(_, value)| value);
+    variables.iter().rev().find_map(of)
+}
+
+/// The variables of a program: those of its configuration, in order, and `HOME` last where that has none. As runc has it, a user that the
+/// container does not know is at home in `/`.
+fn environment(configured: &[String], home: Option<&str>) -> Vec<String> {
+    if value(configured, "HOME").is_some_and(|home| !home.is_empty()) {
+        return configured.to_vec();
+    }
+    let kept = configured.iter().filter(|variable| !variable.starts_with("HOME=")).cloned();
+    kept.chain([format!("HOME={}", home.unwrap_or("/"))]).collect()
+}
+
+/// Becomes a program; answers why it did not.
+fn execute(program: &Path, args: &[String], environment: &[String]) -> io::Error {
+    let strings =
+        |list: &[String]| list.iter().map(|text| CString::new(text.as_str())).collect::<Result<Vec<_>, _>>();
+    let texts = CString::new(program.as_os_str().as_bytes())
+        .and_then(|program| Ok((program, strings(args)?, strings(environment)?)));
+    let (program, args, environment) = match texts {
+        Ok(texts) => texts,
+        // A text with a zero byte.
+        Err(_) => return io::Error::from_raw_os_error(libc::EINVAL),
+    };
+    // A program inherits both: the shim blocks SIGCHLD.
+    if let Err(error) = SigSet::empty().thread_set_mask() {
+        return error.into();
+    }
+    default_signals();
+    match nix::unistd::execve(&program, &args, &environment) {
+        Ok(never) => match never {},
+        Err(error) => error.into(),
+    }
+}
+
 /// Go's words for an error of the system, which clients match on.
 fn text(error: &io::Error) -> String {
     match error.kind() {
         io::ErrorKind::NotFound => "no such file or directory".to_owned(),
         io::ErrorKind::PermissionDenied => "permission denied".to_owned(),
         _ if error.raw_os_error() == Some(libc::ENOEXEC) => "exec format error".to_owned(),
+        _ if error.raw_os_error() == Some(libc::EINVAL) => "invalid argument".to_owned(),
+        _ if error.raw_os_error() == Some(libc::E2BIG) => "argument list too long".to_owned(),
         _ => error.to_string(),
     }
 }
@@ -191,6 +242,17 @@ fn check(path: &Path) -> io::Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn variables_stay_in_order() {
+        let list = |text: &str| text.split(' ').map(str::to_owned).collect::<Vec<_>>();
+        let made = |configured: &str, home| environment(&list(configured), home).join(" ");
+        assert_eq!(made("Z=1 A=2 PATH=/bin M=3", Some("/root")), "Z=1 A=2 PATH=/bin M=3 HOME=/root");
+        assert_eq!(made("Z=1 HOME=/own A=2", Some("/root")), "Z=1 HOME=/own A=2");
+        assert_eq!(made("HOME= Z=1", Some("/root")), "Z=1 HOME=/root");
+        assert_eq!(made("Z=1", None), "Z=1 HOME=/");
+        assert_eq!(value(&list("A=1 A=b=c AB=3"), "A"), Some("b=c"));
+    }
 
     #[test]
     fn says_what_runc_says() {

@@ -1,4 +1,4 @@
-//! The three system interfaces that have no safe wrapper. The only file of the crate with unsafe code.
+//! The four system interfaces that have no safe wrapper. The only file of the crate with unsafe code.
 
 #![allow(unsafe_code)]
 
@@ -41,6 +41,15 @@ pub fn load_filter(program: &BpfProgram) -> io::Result<()> {
     // SAFETY: `program` points to `length` instructions that live until after the call; the kernel copies them.
     let result = unsafe { libc::syscall(SYS_seccomp, SECCOMP_SET_MODE_FILTER, 0, &raw const program) };
     if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+}
+
+/// Has every signal do what it does by default: a program inherits the signals that are ignored, SIGPIPE by Rust's start-up code, SIGHUP
+/// and others by what started the server. The two that the C library keeps for itself stay as they are.
+pub fn default_signals() {
+    for number in 1..=libc::SIGRTMAX() {
+        // SAFETY: the default action installs no handler that could run. What cannot be changed is refused by an error.
+        unsafe { libc::signal(number, libc::SIG_DFL) };
+    }
 }
 
 /// `struct pidfd_info` of linux/pidfd.h, as it was first published.

@@ -145,3 +145,35 @@ async fn a_container_that_takes_too_much_memory_is_oom_killed() {
     assert_eq!((status.exit_code, status.reason.as_str()), (137, "OOMKilled"));
     node.finish().await;
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn programs_get_their_variables_in_order_and_no_signal_that_is_ignored() {
+    let Some(node) = node("variables").await else { return };
+    let variables = [("ZULU", "1"), ("ALPHA", "$x = y"), ("MIKE", ""), ("BRAVO", "4")];
+    let with_variables = |command: &[&str]| {
+        let mut config = node.script("");
+        config.command = command.iter().map(|part| (*part).to_owned()).collect();
+        config.envs = variables.map(|(name, value)| (name.to_owned(), value.to_owned())).to_vec();
+        config
+    };
+    let (_, text) = node.run(with_variables(&["env"])).await;
+    let (head, tail) = text.split_once("\nHOSTNAME=").unwrap();
+    assert!(head.starts_with("PATH=") && !head.contains('\n'), "{text}");
+    let (_, tail) = tail.split_once('\n').unwrap();
+    assert_eq!(tail, "ZULU=1\nALPHA=$x = y\nMIKE=\nBRAVO=4\nHOME=/root\n");
+    let sandbox = node.sandbox().await;
+    let id = node.start(&sandbox, with_variables(&["sleep", "1000"])).await;
+    let run = async |command: &[&str]| {
+        let command = command.iter().map(|part| (*part).to_owned()).collect();
+        let output = node.runtime().exec_sync(&id, command, Duration::from_secs(20)).await.unwrap();
+        String::from_utf8(output.stdout).unwrap()
+    };
+    assert_eq!(run(&["env"]).await.split_once("ZULU").unwrap().1, tail.split_once("ZULU").unwrap().1);
+    let status = run(&["cat", "/proc/self/status"]).await;
+    for field in ["SigBlk:\t", "SigIgn:\t"] {
+        let (_, mask) = status.split_once(field).unwrap();
+        let mask = u64::from_str_radix(mask.lines().next().unwrap(), 16).unwrap();
+        assert_eq!(mask & ((1 << 31) - 1), 0, "{field}{mask:x}");
+    }
+    node.finish().await;
+}

@@ -8,7 +8,8 @@ use std::collections::BTreeMap;
 
 fn with<R>(f: impl FnOnce(&Context<'_>) -> R) -> R {
     let extended = BTreeMap::from([("gpus".to_owned(), "example.com/gpu".to_owned())]);
-    f(&Context { now: "2026-01-01T00:01:00Z".parse().unwrap(), extended_resources: &extended })
+    let now = "2026-01-01T00:01:00Z".parse().unwrap();
+    f(&Context { now, extended_resources: &extended, charged_to_pods: &BTreeMap::new() })
 }
 
 fn evaluator(group: &str, resource: &str) -> Evaluator {
@@ -247,4 +248,57 @@ fn ignores_writes_that_change_no_usage() {
     assert!(Evaluator::Claims.handles("status", Some(&p), &p));
     assert!(!evaluator("apps", "deployments").handles("", Some(&p), &p));
     assert!(!evaluator("apps", "deployments").handles("scale", Some(&p), &p));
+}
+
+/// A claim that the scheduler made for a pod with two devices, one of them only while it starts.
+fn made_claim(name: &str, at: &str) -> Value {
+    json!({"metadata": {"name": name, "creationTimestamp": at,
+        "annotations": {"resource.kubernetes.io/extended-resource-claim": "true"},
+        "ownerReferences": [{"apiVersion": "v1", "kind": "Pod", "name": "p", "uid": "u", "controller": true}]},
+        "spec": {"devices": {"requests": [
+            {"name": "a", "exactly": {"deviceClassName": "gpus", "allocationMode": "ExactCount", "count": 2}},
+            {"name": "b", "exactly": {"deviceClassName": "gpus", "allocationMode": "ExactCount", "count": 1}}]}}})
+}
+
+#[test]
+fn claims_made_for_a_pod_are_charged_for_what_the_pod_is_not() {
+    let now = "2026-01-01T00:01:00Z".parse().unwrap();
+    let spec = json!({"containers": [{"name": "c", "resources": {"requests": {"example.com/gpu": "2", "deviceclass.resource.kubernetes.io/gpus": "1"}}}]});
+    let with_status = |status: Value| {
+        let mut pod = pod(spec.clone(), status);
+        pod["metadata"]["uid"] = "u".into();
+        pod
+    };
+    let named = with_status(json!({"extendedResourceClaimStatus": {"resourceClaimName": "x"}}));
+    let unnamed = with_status(json!({}));
+    let first = made_claim("x", "2026-01-01T00:00:00Z");
+    let extended = BTreeMap::from([("gpus".to_owned(), "example.com/gpu".to_owned())]);
+    let usage = |claim: &Value, pod: &Value, others: &[Value]| {
+        let charged = crate::charged_to_pod(claim, pod, others, now);
+        let charged_to_pods: BTreeMap<String, Usage> =
+            charged.map(|usage| (object::name(claim).to_owned(), usage)).into_iter().collect();
+        let cx = Context { now, extended_resources: &extended, charged_to_pods: &charged_to_pods };
+        print(&Evaluator::ResourceClaims.usage(claim, &cx))
+    };
+    let less = expect![
+        "count/resourceclaims.resource.k8s.io=1,gpus.deviceclass.resource.k8s.io/devices=3,requests.deviceclass.resource.kubernetes.io/gpus=2,requests.example.com/gpu=1"
+    ];
+    let whole = expect![
+        "count/resourceclaims.resource.k8s.io=1,gpus.deviceclass.resource.k8s.io/devices=3,requests.deviceclass.resource.kubernetes.io/gpus=3,requests.example.com/gpu=3"
+    ];
+    less.assert_eq(&usage(&first, &named, &[]));
+    less.assert_eq(&usage(&first, &unnamed, std::slice::from_ref(&first)));
+    // Another claim in the name of the same pod.
+    let later = [made_claim("y", "2026-01-01T00:00:01Z"), made_claim("z", "2026-01-01T00:00:00Z")];
+    for other in &later {
+        whole.assert_eq(&usage(other, &named, std::slice::from_ref(&first)));
+        whole.assert_eq(&usage(other, &unnamed, std::slice::from_ref(&first)));
+    }
+    less.assert_eq(&usage(&first, &unnamed, &later));
+    let mut former = unnamed.clone();
+    former["metadata"]["uid"] = "former".into();
+    whole.assert_eq(&usage(&first, &former, &[]));
+    let mut plain = first.clone();
+    plain["metadata"]["annotations"] = json!({});
+    whole.assert_eq(&usage(&plain, &unnamed, &[]));
 }

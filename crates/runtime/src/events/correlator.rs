@@ -110,6 +110,11 @@ impl Correlator {
         self.allowed(&object, now).then_some(observation)
     }
 
+    /// The Event object of a key, if it was written.
+    pub fn object(&self, key: &str) -> Option<Target> {
+        self.log.entries.get(key)?.object.clone()
+    }
+
     /// Keeps the Event object that was written for an observation.
     pub fn written(&mut self, key: &str, object: Target) {
         if let Some(logged) = self.log.entries.get_mut(key) {

@@ -27,6 +27,8 @@ pub struct Condition {
     pub kind: String,
     /// `True`, `False`, `Unknown`
     pub status: String,
+    /// Why.
+    pub reason: Box<str>,
     /// When it was last seen.
     pub last_heartbeat_time: Option<jiff::Timestamp>,
 }
@@ -42,6 +44,9 @@ pub struct NodeSpec {
     /// `10.244.1.0/24`; a second one of the other family.
     #[serde(rename = "podCIDRs")]
     pub pod_cidrs: Vec<String>,
+    /// The machine, as its cloud provider names it; immutable once it is set.
+    #[serde(rename = "providerID")]
+    pub provider_id: Box<str>,
 }
 
 /// Where something about a node is reached.

@@ -94,6 +94,8 @@ pub struct ClientIpConfig {
 pub struct LoadBalancerIngress {
     /// Address.
     pub ip: String,
+    /// Its name, where it has no address that stays.
+    pub hostname: String,
     /// `VIP` (also when empty) if packets arrive with it as their destination, or `Proxy`.
     pub ip_mode: String,
 }

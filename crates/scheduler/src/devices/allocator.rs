@@ -6,7 +6,7 @@
 //! and it looks on. Devices of one request are taken in order only: other orders are the same set.
 //!
 //! Invariants:
-//! - Pure: the same wishes, inventory, usage, node and random bits give the same allocation.
+//! - Pure: the same requests, inventory, usage, node and random bits give the same allocation.
 //! - What a frame has taken is given back before it takes another, in reverse order.
 //! - The search ends after [`Limit::steps`].
 
@@ -15,7 +15,7 @@ use super::{
     constraints::Constraint,
     inventory::Inventory,
     pool::{Counters, Entry, Health, Pool, counters_of},
-    requests::{Alternative, Wanted, Wishes},
+    requests::{Alternative, DeviceRequests, Wanted},
     results,
     usage::{Amounts, Shares, Usage},
 };
@@ -104,7 +104,7 @@ struct ReachedPool<'a> {
 }
 
 struct Search<'a> {
-    wishes: &'a Wishes,
+    requested: &'a DeviceRequests,
     usage: &'a Usage,
     node: &'a Node,
     limit: &'a Limit<'a>,
@@ -132,7 +132,7 @@ struct Search<'a> {
 /// # Errors
 /// See [`AllocationError`]. Texts are upstream's.
 pub fn allocate(
-    wishes: &Wishes,
+    requested: &DeviceRequests,
     inventory: &Inventory,
     usage: &Usage,
     node: &Node,
@@ -151,9 +151,9 @@ pub fn allocate(
         candidates.extend(part.devices.iter().map(|at| Candidate { pool: place, entry: &pool.entries[*at] }));
     }
     let constraints =
-        wishes.claims.iter().map(|c| c.spec.constraints.iter().filter_map(Constraint::of).collect());
+        requested.claims.iter().map(|c| c.spec.constraints.iter().filter_map(Constraint::of).collect());
     let mut search = Search {
-        wishes,
+        requested,
         usage,
         node,
         limit,
@@ -164,15 +164,16 @@ pub fn allocate(
         candidates,
         constraints: constraints.collect(),
         all: vec![],
-        chosen: wishes.claims.iter().map(|_| vec![]).collect(),
-        selected: vec![0; wishes.requests.len()],
-        only_too_many: vec![true; wishes.requests.len()],
+        chosen: requested.claims.iter().map(|_| vec![]).collect(),
+        selected: vec![0; requested.requests.len()],
+        only_too_many: vec![true; requested.requests.len()],
         frames: vec![],
     };
     search.list_all(&unhealthy)?;
     search.check_sizes()?;
     if search.run()? {
-        let found = results::of(wishes, &search.candidates, &search.chosen, &search.selected, node, random);
+        let found =
+            results::of(requested, &search.candidates, &search.chosen, &search.selected, node, random);
         return found.map(Some).map_err(wrong);
     }
     match unhealthy.iter().any(|(_, health)| *health == Health::Invalid) {
@@ -183,12 +184,12 @@ pub fn allocate(
 
 impl<'a> Search<'a> {
     fn alternative(&self, request: usize, alternative: usize) -> &'a Alternative {
-        &self.wishes.requests[request].alternatives[alternative]
+        &self.requested.requests[request].alternatives[alternative]
     }
 
     /// Lists the devices of alternatives that want all of them.
     fn list_all(&mut self, unhealthy: &[(&std::sync::Arc<Pool>, Health)]) -> Result<(), AllocationError> {
-        for request in &self.wishes.requests {
+        for request in &self.requested.requests {
             let mut lists = vec![];
             for alternative in &request.alternatives {
                 if alternative.wanted != Wanted::All {
@@ -196,7 +197,7 @@ impl<'a> Search<'a> {
                     continue;
                 }
                 if let Some((pool, health)) = unhealthy.first() {
-                    let claim = &self.wishes.claims[request.claim].name;
+                    let claim = &self.requested.claims[request.claim].name;
                     let what = match health {
                         Health::Invalid => "invalid",
                         _ => "being updated",
@@ -230,8 +231,8 @@ impl<'a> Search<'a> {
 
     /// No claim may need more devices than its status can hold.
     fn check_sizes(&self) -> Result<(), AllocationError> {
-        for (place, claim) in self.wishes.claims.iter().enumerate() {
-            let requests = self.wishes.requests.iter().enumerate().filter(|(_, r)| r.claim == place);
+        for (place, claim) in self.requested.claims.iter().enumerate() {
+            let requests = self.requested.requests.iter().enumerate().filter(|(_, r)| r.claim == place);
             let least = requests.map(|(request, r)| {
                 (0..r.alternatives.len()).map(|a| self.wanted(request, a)).min().unwrap_or_default()
             });
@@ -269,7 +270,7 @@ impl<'a> Search<'a> {
     }
 
     fn enter(&mut self, request: usize, alternative: usize) -> ControlFlow<bool, Step> {
-        let Some(of) = self.wishes.requests.get(request) else { return ControlFlow::Break(true) };
+        let Some(of) = self.requested.requests.get(request) else { return ControlFlow::Break(true) };
         if alternative == 0 {
             self.only_too_many[request] = true;
         }
@@ -325,7 +326,7 @@ impl<'a> Search<'a> {
     }
 
     fn next_alternative(&self, request: usize, alternative: usize) -> Step {
-        match alternative + 1 < self.wishes.requests[request].alternatives.len() {
+        match alternative + 1 < self.requested.requests[request].alternatives.len() {
             true => Step::Enter(request, alternative + 1),
             false => Step::Back,
         }
@@ -337,8 +338,8 @@ impl<'a> Search<'a> {
         if !matches!(next, Step::Back) || !self.only_too_many[request] {
             return next;
         }
-        let claim = self.wishes.requests[request].claim;
-        match request.checked_sub(1).filter(|former| self.wishes.requests[*former].claim == claim) {
+        let claim = self.requested.requests[request].claim;
+        match request.checked_sub(1).filter(|former| self.requested.requests[*former].claim == claim) {
             None => Step::Back,
             Some(former) => {
                 while self.frames.last().is_some_and(|frame| frame.request == former) {
@@ -399,18 +400,18 @@ impl Search<'_> {
         if self.steps > self.limit.steps || (self.steps.is_multiple_of(PATIENCE) && (self.limit.expired)()) {
             return Err(AllocationError::TookTooLong);
         }
-        let of = &self.wishes.requests[request];
-        let wish = &of.alternatives[alternative];
+        let of = &self.requested.requests[request];
+        let requirements = &of.alternatives[alternative];
         let entry = self.candidates[place].entry;
         let (device, holders) = (entry.device(), &self.holders[place]);
-        let in_use = match wish.admin_access {
+        let in_use = match requirements.admin_access {
             true => holders.contains(&of.claim),
             false => !holders.is_empty() || self.usage.is_whole(&entry.id),
         };
-        if in_use || !selectable(wish, entry, self.node)? || !wish.tolerates(&entry.taints) {
+        if in_use || !selectable(requirements, entry, self.node)? || !requirements.tolerates(&entry.taints) {
             return Ok(false);
         }
-        let Some(consumed) = self.consumption(wish, place) else { return Ok(false) };
+        let Some(consumed) = self.consumption(requirements, place) else { return Ok(false) };
         let shared = device.allow_multiple_allocations;
         // A shared device takes of the counters once.
         let counted = shared && (self.shares[place].count > 0 || self.usage.shares(&entry.id).is_some());
@@ -425,7 +426,7 @@ impl Search<'_> {
             return match must {
                 true => Err(wrong(format!(
                     "claim {}, request {}: cannot add device {} because a claim constraint would not be satisfied",
-                    self.wishes.claims[of.claim].name, wish.name, entry.id
+                    self.requested.claims[of.claim].name, requirements.name, entry.id
                 ))),
                 false => Ok(false),
             };
@@ -441,10 +442,10 @@ impl Search<'_> {
     }
 
     fn add_to_constraints(&mut self, request: usize, alternative: usize, place: usize) -> bool {
-        let of = &self.wishes.requests[request];
+        let of = &self.requested.requests[request];
         let entry = self.candidates[place].entry;
         let constraints = &mut self.constraints[of.claim];
-        let at = of.place(alternative);
+        let at = of.names(alternative);
         for tried in 0..constraints.len() {
             if !constraints[tried].add(at, &entry.id, entry.device()) {
                 constraints[..tried].iter_mut().for_each(|c| c.remove(at));
@@ -456,9 +457,9 @@ impl Search<'_> {
 
     /// Gives the device back that a request has taken last.
     fn release(&mut self, request: usize, alternative: usize) {
-        let of = &self.wishes.requests[request];
+        let of = &self.requested.requests[request];
         let Some(last) = self.chosen[of.claim].pop() else { return };
-        let at = of.place(alternative);
+        let at = of.names(alternative);
         self.constraints[of.claim].iter_mut().for_each(|constraint| constraint.remove(at));
         match &last.shared {
             Some(consumed) => self.shares[last.candidate].remove(consumed),

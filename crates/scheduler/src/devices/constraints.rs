@@ -24,7 +24,7 @@ pub struct Constraint<'a> {
 
 /// The request that a device is for.
 #[derive(Clone, Copy, Debug)]
-pub struct Place<'a> {
+pub struct RequestNames<'a> {
     /// Its name.
     pub request: &'a str,
     /// The request and the alternative, `request/alternative`; the request's name if it has none.
@@ -42,14 +42,14 @@ impl<'a> Constraint<'a> {
         Some(Constraint { kind, requests: &constraint.requests, attribute, values: vec![] })
     }
 
-    fn concerns(&self, place: Place<'_>) -> bool {
-        let named = |name: &str| name == place.request || name == place.full;
+    fn concerns(&self, names: RequestNames<'_>) -> bool {
+        let named = |name: &str| name == names.request || name == names.full;
         self.requests.is_empty() || self.requests.iter().any(|name| named(name))
     }
 
     /// Adds a device, unless it is forbidden.
-    pub fn add(&mut self, place: Place<'_>, id: &DeviceId, device: &'a Device) -> bool {
-        if !self.concerns(place) {
+    pub fn add(&mut self, names: RequestNames<'_>, id: &DeviceId, device: &'a Device) -> bool {
+        if !self.concerns(names) {
             return true;
         }
         let Some(value) = attribute(self.attribute, id, device) else { return false };
@@ -66,8 +66,8 @@ impl<'a> Constraint<'a> {
     }
 
     /// Takes the device back that was added last for the same request.
-    pub fn remove(&mut self, place: Place<'_>) {
-        if self.concerns(place) {
+    pub fn remove(&mut self, names: RequestNames<'_>) {
+        if self.concerns(names) {
             self.values.pop();
         }
     }

@@ -3,7 +3,7 @@
 //! Invariant: every alternative has a class that exists.
 
 use super::{
-    constraints::{Constraint, Place},
+    constraints::{Constraint, RequestNames},
     selectors::{Compiled, Selectors},
     usage::Amounts,
 };
@@ -74,7 +74,7 @@ fn tolerates(toleration: &DeviceToleration, taint: &DeviceTaint) -> bool {
 /// A request.
 #[derive(Clone, Debug)]
 pub struct Request {
-    /// The claim's place.
+    /// The index of its claim.
     pub claim: usize,
     /// Its name.
     pub name: Box<str>,
@@ -84,21 +84,21 @@ pub struct Request {
 
 impl Request {
     /// What constraints know the devices of an alternative by.
-    pub fn place(&self, alternative: usize) -> Place<'_> {
-        Place { request: &self.name, full: &self.alternatives[alternative].full }
+    pub fn names(&self, alternative: usize) -> RequestNames<'_> {
+        RequestNames { request: &self.name, full: &self.alternatives[alternative].full }
     }
 }
 
 /// What all claims of a pod ask for.
 #[derive(Clone, Debug)]
-pub struct Wishes {
+pub struct DeviceRequests {
     /// The claims.
     pub claims: Vec<Claim>,
     /// The requests of all of them, in order.
     pub requests: Vec<Request>,
 }
 
-impl Wishes {
+impl DeviceRequests {
     /// Of claims, with the classes that there are.
     ///
     /// # Errors
@@ -135,21 +135,21 @@ impl Wishes {
                 ));
             }
         }
-        Ok(Wishes { claims, requests })
+        Ok(DeviceRequests { claims, requests })
     }
 }
 
 fn alternative(
     claim: &Claim,
     request: &DeviceRequest,
-    wish: &DeviceRequirements,
+    requirements: &DeviceRequirements,
     named: bool,
     classes: &Snapshot<DeviceClass>,
     selectors: &Selectors,
 ) -> Result<Alternative, String> {
-    let name = if named { &wish.name } else { &request.name };
+    let name = if named { &requirements.name } else { &request.name };
     let failed = |text: String| Err(format!("claim {}, request {name}: {text}", claim.name));
-    let class_name = &*wish.device_class_name;
+    let class_name = &*requirements.device_class_name;
     if class_name.is_empty() {
         return failed("missing device class name (unsupported request type?)".to_owned());
     }
@@ -158,17 +158,17 @@ fn alternative(
             "could not retrieve device class {class_name}: deviceclass.resource.k8s.io \"{class_name}\" not found"
         ));
     };
-    if let Some(place) = wish.selectors.iter().position(|selector| selector.cel.is_none()) {
+    if let Some(place) = requirements.selectors.iter().position(|selector| selector.cel.is_none()) {
         return failed(format!("selector #{place}: CEL expression empty (unsupported selector type?)"));
     }
-    let wanted = match &*wish.allocation_mode {
-        "ExactCount" => Wanted::Count(usize::try_from(wish.count).unwrap_or_default().max(1)),
+    let wanted = match &*requirements.allocation_mode {
+        "ExactCount" => Wanted::Count(usize::try_from(requirements.count).unwrap_or_default().max(1)),
         "All" => Wanted::All,
         mode => return failed(format!("unsupported count mode {mode}")),
     };
     let of_class =
         class.spec.selectors.iter().enumerate().map(|(i, s)| (format!("class {class_name}"), i, s));
-    let own = wish.selectors.iter().enumerate().map(|(i, s)| (format!("claim {}", claim.name), i, s));
+    let own = requirements.selectors.iter().enumerate().map(|(i, s)| (format!("claim {}", claim.name), i, s));
     let compiled = of_class.chain(own).map(|(of, place, selector)| {
         let text = selector.cel.as_ref().map_or("", |cel| &*cel.expression);
         (format!("{of}: selector #{place}").into(), selectors.get(text))
@@ -179,9 +179,9 @@ fn alternative(
         name: name.clone(),
         class: class.clone(),
         wanted,
-        admin_access: wish.admin_access && !named,
-        tolerations: wish.tolerations.clone(),
-        capacity: wish.capacity.requests.clone(),
+        admin_access: requirements.admin_access && !named,
+        tolerations: requirements.tolerations.clone(),
+        capacity: requirements.capacity.requests.clone(),
         selectors: compiled.collect(),
     })
 }

@@ -4,7 +4,7 @@
 
 use super::{
     allocator::{Candidate, Chosen},
-    requests::{Request, Wishes},
+    requests::{DeviceRequests, Request},
     usage::Amounts,
 };
 use kaji_meta::random::{Random, uid};
@@ -16,7 +16,7 @@ use serde_json::{Value, json};
 /// # Errors
 /// A slice has a node selector that is not understood.
 pub fn of(
-    wishes: &Wishes,
+    requested: &DeviceRequests,
     candidates: &[Candidate<'_>],
     chosen: &[Vec<Chosen>],
     selected: &[usize],
@@ -24,11 +24,11 @@ pub fn of(
     random: &dyn Random,
 ) -> Result<Vec<DeviceAllocation>, String> {
     let requests: Vec<(&Request, usize)> =
-        wishes.requests.iter().zip(selected).map(|(r, alternative)| (r, *alternative)).collect();
+        requested.requests.iter().zip(selected).map(|(r, alternative)| (r, *alternative)).collect();
     let of_claim = |(place, chosen): (usize, &Vec<Chosen>)| {
         let results = chosen.iter().map(|chosen| result(chosen, &requests, candidates, random));
         let own = requests.iter().copied().filter(|(request, _)| request.claim == place);
-        let claim = &wishes.claims[place];
+        let claim = &requested.claims[place];
         let mut config = class_config(own.clone());
         config.extend(claim.spec.config.iter().flat_map(|config| claim_config(config, own.clone())));
         let node_selector = node_selector(chosen, candidates, node)

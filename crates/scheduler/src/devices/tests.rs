@@ -44,11 +44,11 @@ fn devices(names: &[&str]) -> Value {
 }
 
 fn exactly(name: &str, more: Value) -> Value {
-    let mut wish = json!({"deviceClassName": "any", "allocationMode": "ExactCount", "count": 1});
+    let mut requirements = json!({"deviceClassName": "any", "allocationMode": "ExactCount", "count": 1});
     for (key, value) in more.as_object().unwrap() {
-        wish[key] = value.clone();
+        requirements[key] = value.clone();
     }
-    json!({"name": name, "exactly": wish})
+    json!({"name": name, "exactly": requirements})
 }
 
 fn decode<T: serde::de::DeserializeOwned>(all: &[Value]) -> Vec<T> {
@@ -68,14 +68,14 @@ impl World {
             spec: Arc::new(serde_json::from_value(spec.clone()).unwrap()),
         });
         let classes = Snapshot::of(decode::<DeviceClass>(&self.classes));
-        let wishes = Wishes::new(claims.collect(), &classes, &Selectors::default()).unwrap();
+        let requested = DeviceRequests::new(claims.collect(), &classes, &Selectors::default()).unwrap();
         let mut inventory = Inventory::default();
         inventory.update(
             Snapshot::of(decode::<ResourceSlice>(&self.slices)),
             Snapshot::of(decode::<DeviceTaintRule>(&self.rules)),
         );
         let limit = Limit { steps: 100_000, expired: &|| false };
-        allocate(&wishes, &inventory, &self.usage, &node("n"), &SeededRandom::new(1), &limit)
+        allocate(&requested, &inventory, &self.usage, &node("n"), &SeededRandom::new(1), &limit)
     }
 
     /// The devices of each request, or why there are none.

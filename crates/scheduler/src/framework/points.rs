@@ -14,7 +14,7 @@ use crate::{
 };
 use futures_util::future::BoxFuture;
 use kaji_meta::{random::Random, time::Clock};
-use kaji_runtime::{Client, EventRecord, Recorder, Write};
+use kaji_runtime::{Batcher, Client, EventRecord, Recorder, Write};
 use std::{collections::BTreeSet, sync::Arc, time::Duration};
 use tokio::sync::mpsc;
 
@@ -211,6 +211,8 @@ pub struct BindContext {
     pub listers: Listers,
     /// The API, as the scheduler.
     pub client: Client,
+    /// Creates bindings, those of several pods together.
+    pub binder: Batcher,
     /// Events.
     pub recorder: Recorder,
     /// Events that say where pods were placed: written beside, none is dropped.

@@ -4,14 +4,14 @@
 
 use std::any::{Any, TypeId};
 
-trait Kept: Send + Sync {
-    fn copy(&self) -> Box<dyn Kept>;
+trait StateData: Send + Sync {
+    fn copy(&self) -> Box<dyn StateData>;
     fn any(&self) -> &dyn Any;
     fn any_mut(&mut self) -> &mut dyn Any;
 }
 
-impl<T: Any + Clone + Send + Sync> Kept for T {
-    fn copy(&self) -> Box<dyn Kept> {
+impl<T: Any + Clone + Send + Sync> StateData for T {
+    fn copy(&self) -> Box<dyn StateData> {
         Box::new(self.clone())
     }
 
@@ -27,7 +27,7 @@ impl<T: Any + Clone + Send + Sync> Kept for T {
 /// The state of one attempt to schedule one pod.
 #[derive(Default)]
 pub struct CycleState {
-    kept: Vec<(TypeId, Box<dyn Kept>)>,
+    kept: Vec<(TypeId, Box<dyn StateData>)>,
     /// Plugins that have nothing to filter, a bit each by their place in the profile.
     pub(super) skip_filter: u64,
     /// Plugins that have nothing to score.

@@ -1,4 +1,4 @@
-//! DefaultBinder: binds pods through the API's `binding` subresource.
+//! DefaultBinder: binds pods through the API's `binding` subresource, many of them together.
 
 use super::{Entry, no_arguments};
 use crate::framework::{Bind, BindContext, Binding, CycleState, Outcome, Plugin, Points, Status};
@@ -41,7 +41,7 @@ impl Bind for DefaultBinder {
                 "target": {"apiVersion": "v1", "kind": "Node", "name": context.node},
             });
             let target = Target::of::<Pod>(&meta.namespace, &meta.name).subresource("binding");
-            let bound = context.client.post(&target, &body).await;
+            let bound = context.binder.create(target, body).await;
             bound.map(|()| Binding::Bound).map_err(Status::error)
         })
     }

@@ -15,7 +15,7 @@ mod tests;
 mod write;
 
 use crate::{
-    devices::{AllocationError, Claim, Limit, Selectors, Wishes, allocate},
+    devices::{AllocationError, Claim, DeviceRequests, Limit, Selectors, allocate},
     framework::{
         Actions, BindContext, Cycle, CycleState, Event, EventInterest, Filter, Hint, Listers, NodeStatuses,
         Nomination, Outcome, Plugin, Points, PostFilter, PostFiltered, PreBind, PreEnqueue, PreFilter,
@@ -33,7 +33,7 @@ use kaji_runtime::{
     PatchKind, Projection, Target,
     objects::{DeviceAllocation, DeviceClass, DeviceTaintRule, Pod, ResourceClaim, ResourceSlice},
 };
-use ledger::{Ledger, Seen};
+use ledger::{Ledger, LedgerSnapshot};
 use serde_json::{Value, json};
 use std::{
     collections::{BTreeSet, HashMap},
@@ -117,14 +117,14 @@ struct Findings {
 struct PodDevices(Arc<Inner>);
 
 struct Inner {
-    seen: Seen,
+    seen: LedgerSnapshot,
     claims: Vec<Arc<ResourceClaim>>,
     /// The nodes of claims that are allocated.
     reach: Vec<Option<NodeSelector>>,
     /// The claims that have to be allocated.
     to_allocate: Vec<usize>,
     /// What these ask for.
-    wishes: Option<Wishes>,
+    requested: Option<DeviceRequests>,
     extended: Option<Extended>,
     findings: Mutex<Findings>,
 }
@@ -204,7 +204,7 @@ impl PreFilter for DynamicResources {
             state.put(NoDevices);
             return Ok(PreFiltered::Skip);
         }
-        let seen = self.ledger.look(cycle.listers);
+        let seen = self.ledger.snapshot(cycle.listers);
         let claims = claims::of_pod(&cycle.pod.pod, &seen.claims).map_err(unresolvable)?;
         let extended = Extended::of(cycle.pod, &seen);
         if claims.is_empty() && extended.is_none() {
@@ -229,12 +229,14 @@ impl PreFilter for DynamicResources {
             to_allocate.push(place);
             wanted.push(Claim { name, spec: Arc::new(claim.spec.devices.clone()) });
         }
-        let wishes = match wanted.is_empty() {
+        let requested = match wanted.is_empty() {
             true => None,
-            false => Some(Wishes::new(wanted, &seen.classes, &self.selectors).map_err(Status::error)?),
+            false => {
+                Some(DeviceRequests::new(wanted, &seen.classes, &self.selectors).map_err(Status::error)?)
+            }
         };
         let findings = Mutex::default();
-        let inner = Inner { seen, claims, reach, to_allocate, wishes, extended, findings };
+        let inner = Inner { seen, claims, reach, to_allocate, requested, extended, findings };
         state.put(PodDevices(Arc::new(inner)));
         Ok(PreFiltered::AllNodes)
     }
@@ -244,7 +246,7 @@ impl PreFilter for DynamicResources {
 #[derive(Clone)]
 struct NoDevices;
 
-fn classes_exist(claim: &ResourceClaim, seen: &Seen) -> Outcome {
+fn classes_exist(claim: &ResourceClaim, seen: &LedgerSnapshot) -> Outcome {
     for request in &claim.spec.devices.requests {
         let only =
             request.exactly.iter().map(|exactly| (request.name.to_string(), &exactly.device_class_name));
@@ -277,7 +279,7 @@ impl Filter for DynamicResources {
                 unreached || (claim.status.allocation.is_some() && self.cannot_be_bound(claim, cycle.now))
             })
             .collect();
-        let found = match pod.wishes.is_some() || wanted.is_some() {
+        let found = match pod.requested.is_some() || wanted.is_some() {
             true => Some(self.search(cycle, pod, node, wanted)?),
             false => None,
         };
@@ -312,20 +314,21 @@ impl DynamicResources {
         let with_extended = match &extended {
             None => None,
             Some(wanted) => {
-                let mut claims = pod.wishes.as_ref().map_or_else(Vec::new, |wishes| wishes.claims.clone());
+                let mut claims =
+                    pod.requested.as_ref().map_or_else(Vec::new, |requested| requested.claims.clone());
                 claims.push(wanted.claim(cycle.pod));
-                let wishes = Wishes::new(claims, &pod.seen.classes, &self.selectors);
-                Some(wishes.map_err(Status::error)?)
+                let requested = DeviceRequests::new(claims, &pod.seen.classes, &self.selectors);
+                Some(requested.map_err(Status::error)?)
             }
         };
-        let Some(wishes) = with_extended.as_ref().or(pod.wishes.as_ref()) else {
+        let Some(requested) = with_extended.as_ref().or(pod.requested.as_ref()) else {
             return Ok(Found { allocations: vec![], extended: None });
         };
         let began = Instant::now();
         let expired = || !self.filter_timeout.is_zero() && began.elapsed() > self.filter_timeout;
         let limit = Limit { steps: STEPS, expired: &expired };
         let seen = &pod.seen;
-        match allocate(wishes, &seen.inventory, &seen.usage, &node.node, cycle.random, &limit) {
+        match allocate(requested, &seen.inventory, &seen.usage, &node.node, cycle.random, &limit) {
             Ok(Some(found)) => Ok(Found { allocations: found.into_iter().map(Arc::new).collect(), extended }),
             Ok(None) => Err(unresolvable("cannot allocate all claims")),
             Err(error @ AllocationError::InvalidPools) => Err(unresolvable(error.to_string())),
@@ -530,7 +533,7 @@ impl DynamicResources {
         let written = Arc::new(write::reserve(context, &made, Some(&allocation)).await?);
         reserved.made = Some(written.clone());
         reserved.reserved.push(written.clone());
-        tell_pod(context, pod, &wanted, &written).await?;
+        patch_extended_resource_status(context, pod, &wanted, &written).await?;
         write::shown(context, &written).await?;
         self.ledger.remove_pending(&pending_uid(uid));
         Ok(())
@@ -538,7 +541,7 @@ impl DynamicResources {
 }
 
 /// Writes into the pod's status which container gets which of the claim's devices.
-async fn tell_pod(
+async fn patch_extended_resource_status(
     context: &BindContext,
     pod: &Pod,
     wanted: &Wanted,

@@ -14,7 +14,7 @@ mod tests;
 
 use super::Scheduler;
 use crate::{
-    cache::TakenPod,
+    cache::RemovedPod,
     framework::{CycleState, Nomination, Profile, Status},
     metrics::AttemptResult,
     schedule_one::{Chosen, Decision, Unschedulable},
@@ -24,9 +24,9 @@ use kaji_runtime::{Key, objects::PodGroup};
 use std::{collections::VecDeque, sync::Arc, time::Duration};
 use tokio::{sync::OwnedSemaphorePermit, time::Instant};
 
-/// What is said of the pods of a group that could not be scheduled, and of the group, if nothing more is known.
+/// What is condition of the pods of a group that could not be scheduled, and of the group, if nothing more is known.
 const UNSCHEDULABLE: &str = "pod group is unschedulable";
-/// What is said while victims are being deleted for a group.
+/// What is condition while victims are being deleted for a group.
 const WAITING: &str = "pod group is waiting for preemption to complete";
 /// The plugin without which pods of a group are scheduled one by one.
 pub(super) const PLUGIN: &str = "GangScheduling";
@@ -102,7 +102,7 @@ struct Room {
 #[derive(Default)]
 struct Trial {
     counted: Vec<(Key, String)>,
-    taken: Vec<TakenPod>,
+    taken: Vec<RemovedPod>,
 }
 
 impl Scheduler {
@@ -265,7 +265,7 @@ impl Scheduler {
         for Rejected { popped, why } in outcome.rejected {
             self.unschedulable(&popped, why, began);
         }
-        self.tell_of_group(group, ("True", "Scheduled", ""));
+        self.report_group(group, ("True", "Scheduled", ""));
         self.metrics.group_attempt("scheduled", &profile.config.scheduler_name, began.elapsed());
     }
 
@@ -288,7 +288,7 @@ impl Scheduler {
             why.nomination = Nomination::Keep;
             self.unschedulable(&popped, why, began);
         }
-        self.tell_of_group(group, ("False", "Unschedulable", text));
+        self.report_group(group, ("False", "Unschedulable", text));
         self.metrics.group_attempt("unschedulable", &profile.config.scheduler_name, began.elapsed());
     }
 
@@ -323,7 +323,7 @@ impl Scheduler {
         for popped in outcome.rest {
             self.held_back(&popped, WAITING, None, began);
         }
-        self.tell_of_group(group, ("False", "Unschedulable", WAITING));
+        self.report_group(group, ("False", "Unschedulable", WAITING));
         self.metrics.group_attempt("waiting_on_preemption", &profile.config.scheduler_name, began.elapsed());
     }
 
@@ -342,7 +342,7 @@ impl Scheduler {
         for popped in placed.chain(rejected).chain(outcome.rest) {
             self.reject(&popped, status, began);
         }
-        self.tell_of_group(group, ("False", "SchedulerError", &status.message()));
+        self.report_group(group, ("False", "SchedulerError", &status.message()));
         self.metrics.group_attempt("error", &profile.config.scheduler_name, began.elapsed());
     }
 

@@ -75,6 +75,22 @@ fn a_replica_set_has_no_more_pods_than_it_asked_for_lately() {
     expect!["pod b: the 2th of its controller, which may have 1"].assert_eq(&check(&too_late));
 }
 
+/// Seed 20188: a request of the loops that had ended created the pod that the new ones created too.
+#[test]
+fn a_pod_that_was_created_at_a_restart_of_the_loops_may_be_unseen() {
+    let broken = |restarted: u64, second: u64| {
+        let mut laws = Laws::default();
+        let set = json!({"metadata": {"name": "r", "uid": "r"}, "spec": {"replicas": 1}});
+        laws.apply(0, &event("/registry/apps/replicasets/n/r", 1, &set));
+        laws.apply(1_000, &event("/registry/core/pods/n/a", 1, &pod("a", "r", "", false)));
+        laws.loops_restarted(restarted);
+        laws.apply(second, &event("/registry/core/pods/n/b", 1, &pod("b", "r", "", false))).1
+    };
+    assert_eq!(broken(900, 1_300), Vec::<String>::new());
+    assert_eq!(broken(20_000, 20_300), Vec::<String>::new(), "one pod that is seen, and one that may not be");
+    assert_eq!(broken(900, 200_000), ["pod b: the 2th of its controller, which may have 1"]);
+}
+
 #[test]
 fn replica_sets_of_a_deployment_stay_below_its_surge() {
     let deployment = json!({"metadata": {"name": "d", "uid": "d"}, "spec": {"replicas": 3, "strategy": {"rollingUpdate": {"maxSurge": "25%"}}}});

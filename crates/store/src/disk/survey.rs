@@ -32,12 +32,12 @@ pub(super) struct Kept {
     pub create_revision: Revision,
     pub version: u64,
     pub lease: Option<LeaseId>,
-    place: Place,
+    location: ValueLocation,
 }
 
 /// Where its value is.
 #[derive(Clone, Debug)]
-enum Place {
+enum ValueLocation {
     /// The whole change, in the file.
     File { at: u64, len: u64 },
     /// From the journal.
@@ -183,7 +183,7 @@ impl Survey {
                 create_revision: kv.create_revision,
                 version: kv.version,
                 lease: kv.lease,
-                place: Place::Memory(kv.value),
+                location: ValueLocation::Memory(kv.value),
             };
             self.records.insert(entry.loc(), kept);
         }
@@ -261,9 +261,9 @@ impl Survey {
 
     /// Reads a change's value again; `None` if that is not possible any more.
     pub fn key_value(&self, loc: Loc, kept: &Kept) -> Option<KeyValue> {
-        let value = match &kept.place {
-            Place::Memory(value) => value.clone(),
-            Place::File { at, len } => {
+        let value = match &kept.location {
+            ValueLocation::Memory(value) => value.clone(),
+            ValueLocation::File { at, len } => {
                 let bytes = self.file.read(*at..at.checked_add(*len)?)?;
                 codec::decode(loc, &bytes).ok()?.value.to_bytes()
             }
@@ -389,7 +389,7 @@ fn change(row: Row<'_>) -> Result<(Loc, Kept), Option<Suspect>> {
                 create_revision: record.create_revision,
                 version: record.version,
                 lease: record.lease,
-                place: Place::File { at: row.value_at, len: row.value.len() as u64 },
+                location: ValueLocation::File { at: row.value_at, len: row.value.len() as u64 },
             };
             Ok((at, kept))
         }

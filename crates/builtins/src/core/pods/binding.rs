@@ -10,8 +10,23 @@ use kaji_meta::{
     field::{self, Error},
     object,
 };
-use kaji_resource::{Ctx, FieldManagement, UpdateOptions};
+use kaji_resource::{Ctx, FieldManagement, Members, UpdateOptions};
 use serde_json::Value;
+
+/// What an assignment reads and sets of a pod.
+const MEMBERS: Members = &[
+    ("metadata", "name"),
+    ("metadata", "namespace"),
+    ("metadata", "uid"),
+    ("metadata", "resourceVersion"),
+    ("metadata", "deletionTimestamp"),
+    ("metadata", "labels"),
+    ("metadata", "annotations"),
+    ("spec", "nodeName"),
+    ("spec", "schedulingGates"),
+    ("status", "nominatedNodeName"),
+    ("status", "conditions"),
+];
 
 fn pods() -> GroupResource {
     GroupResource::new("", "pods")
@@ -28,7 +43,8 @@ pub async fn bind(ctx: &Ctx<'_>, name: &str, binding: &Value) -> Result<(u16, Va
         return Err(Status::new(500, Reason::Unknown, field::aggregate(&errs)));
     }
     let change = |pod: &mut Value| assign(pod, binding, ctx.now);
-    let options = UpdateOptions::new("binding", FieldManagement::Skip).dry_run(ctx.dry_run);
+    let options =
+        UpdateOptions::new("binding", FieldManagement::Skip).dry_run(ctx.dry_run).of_members(MEMBERS);
     ctx.api.update(&pods(), ctx.namespace, name, options, &change).await?;
     Ok((201, Status::success(201)))
 }

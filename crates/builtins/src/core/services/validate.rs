@@ -3,7 +3,7 @@
 use super::{EXTERNAL_NAME, accessible, families, is_headless, needs_health_check, service_type};
 use crate::shared::{
     check,
-    net::{check_endpoint_ip, check_legacy_cidr, check_legacy_ip, parse_ip_sloppy},
+    net::{check_endpoint_ip, check_legacy_cidr, check_legacy_ip},
     rules,
     value::Fields,
 };
@@ -294,14 +294,7 @@ pub fn status(new: &Value, old: &Value) -> ErrorList {
             Some(m) => check::one_of(&mut errs, &at.child("ipMode"), m, &["Proxy", "VIP"]),
         }
         if !host.is_empty() {
-            check::dns_subdomain(&mut errs, &at.child("hostname"), host);
-            if parse_ip_sloppy(host).is_some() {
-                errs.push(Error::invalid(
-                    &at.child("hostname"),
-                    host,
-                    "must be a DNS name, not an IP address",
-                ));
-            }
+            rules::ingress_point_hostname(&mut errs, &at.child("hostname"), host);
         }
     }
     errs

@@ -52,6 +52,7 @@ impl Api<'_> {
             },
             user,
             user_agent: "tester".into(),
+            audit_id: String::new(),
             audit: None,
             memory: None,
             create_authorizer: None,

@@ -4,7 +4,7 @@
 //! Invariants: a threshold counts for eviction after it was met for its grace period without a break; pressure that pods were evicted
 //! for lasts until the minimum reclaim is available too; a condition lasts for the transition period at least.
 
-use super::thresholds::{EvictionSettings, Pressure, Signal, Starved, Threshold};
+use super::thresholds::{EvictionResource, EvictionSettings, Pressure, Signal, Threshold};
 use jiff::Timestamp;
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -43,8 +43,8 @@ pub struct Assessment {
 impl Assessment {
     /// What an eviction has to free: the first threshold and what there is too little of.
     #[must_use]
-    pub fn most_urgent(&self) -> Option<(Threshold, Starved)> {
-        self.met.first().map(|t| (*t, t.signal.starved()))
+    pub fn most_urgent(&self) -> Option<(Threshold, EvictionResource)> {
+        self.met.first().map(|t| (*t, t.signal.resource()))
     }
 }
 
@@ -87,7 +87,7 @@ pub fn assess(
         now.duration_since(*since).unsigned_abs() >= threshold.grace
     };
     let mut evicting: Vec<Threshold> = memory.first_met.iter().filter(lasted).map(|(t, _)| *t).collect();
-    evicting.sort_by_key(|t| t.signal.starved() != Starved::Memory);
+    evicting.sort_by_key(|t| t.signal.resource() != EvictionResource::Memory);
     memory.evicting.clone_from(&evicting);
     Assessment { pressures: memory.last_pressure.keys().copied().collect(), met: evicting }
 }

@@ -4,7 +4,7 @@
 //! before one of higher; critical pods are never chosen.
 
 use super::assess::Observations;
-use super::thresholds::{Signal, Starved, Threshold};
+use super::thresholds::{EvictionResource, Signal, Threshold};
 use super::usage::{Disks, PodUsage};
 use crate::pods::core::Pod;
 use crate::pods::{admission, model};
@@ -48,21 +48,21 @@ impl Candidates<'_> {
         let mut pods: Vec<&Arc<Pod>> = self.pods.iter().filter(|pod| !model::is_critical(pod)).collect();
         let priority = |pod: &Pod| model::spec(pod).priority.unwrap_or(0);
         let usage = |pod: &Pod| self.usage.get(model::uid(pod));
-        match signal.starved() {
-            Starved::Memory => pods.sort_by_cached_key(|pod| {
+        match signal.resource() {
+            EvictionResource::Memory => pods.sort_by_cached_key(|pod| {
                 let Some(usage) = usage(pod) else { return (0, 0, Reverse(0)) };
                 let over = i64::try_from(usage.memory).unwrap_or(i64::MAX) - requested(pod, "memory");
                 (if over > 0 { 1 } else { 2 }, priority(pod), Reverse(over))
             }),
-            Starved::Pids => pods.sort_by_cached_key(|pod| match usage(pod) {
+            EvictionResource::Pids => pods.sort_by_cached_key(|pod| match usage(pod) {
                 None => (0, priority(pod), Reverse(u64::MAX)),
                 Some(usage) => (0, priority(pod), Reverse(usage.processes)),
             }),
-            starved => pods.sort_by_cached_key(|pod| {
+            resource => pods.sort_by_cached_key(|pod| {
                 let Some(usage) = usage(pod) else { return (0, 0, Reverse(0)) };
                 let used = usage.disk(self.disks(signal));
-                let (used, limit) = match starved {
-                    Starved::Inodes => (used.inodes, 0),
+                let (used, limit) = match resource {
+                    EvictionResource::Inodes => (used.inodes, 0),
                     _ => (used.bytes, requested(pod, "ephemeral-storage")),
                 };
                 let used = i64::try_from(used).unwrap_or(i64::MAX);
@@ -109,21 +109,21 @@ fn requested(pod: &Pod, resource: &str) -> i64 {
 
 /// The text of an eviction for the first of these thresholds.
 fn message(pod: &Pod, usage: Option<&PodUsage>, met: &[Threshold], observations: &Observations) -> String {
-    let Some(starved) = met.first().map(|t| t.signal.starved()) else { return String::new() };
-    let name = starved.name();
+    let Some(resource) = met.first().map(|t| t.signal.resource()) else { return String::new() };
+    let name = resource.name();
     let mut text = format!("The node was low on resource: {name}. ");
-    let observed = met.iter().filter(|t| t.signal.starved() == starved);
+    let observed = met.iter().filter(|t| t.signal.resource() == resource);
     let observed = observed.filter_map(|t| observations.get(&t.signal).map(|o| (t, o))).next();
     // Writing to a string cannot fail.
     if let Some((threshold, observed)) = observed {
         let (least, available) =
-            (starved.quantity(threshold.least.of(observed.capacity)), starved.quantity(observed.available));
+            (resource.quantity(threshold.least.of(observed.capacity)), resource.quantity(observed.available));
         let _ = write!(text, "Threshold quantity: {least}, available: {available}. ");
     }
     let Some(usage) = usage else { return text };
-    let units = |used: u64| starved.quantity(i64::try_from(used).unwrap_or(i64::MAX));
+    let units = |used: u64| resource.quantity(i64::try_from(used).unwrap_or(i64::MAX));
     let of_pod = model::requests(model::spec(pod).resources.as_ref()).and_then(|r| r.get("memory"));
-    if let (Starved::Memory, Some(request)) = (starved, of_pod) {
+    if let (EvictionResource::Memory, Some(request)) = (resource, of_pod) {
         let (pod, used, request) = (model::name(pod), units(usage.memory), model::quantity(request));
         let _ = write!(
             text,
@@ -133,13 +133,13 @@ fn message(pod: &Pod, usage: Option<&PodUsage>, met: &[Threshold], observations:
     for container in &usage.containers {
         let all = model::containers(pod).iter().chain(model::init_containers(pod));
         let Some(spec) = all.into_iter().find(|c| c.name == container.name) else { continue };
-        let used = match starved {
-            Starved::Memory => container.memory,
-            Starved::EphemeralStorage => (container.layer + container.logs).bytes,
-            Starved::Inodes | Starved::Pids => continue,
+        let used = match resource {
+            EvictionResource::Memory => container.memory,
+            EvictionResource::EphemeralStorage => (container.layer + container.logs).bytes,
+            EvictionResource::Inodes | EvictionResource::Pids => continue,
         };
         let request = model::requests(spec.resources.as_ref()).and_then(|r| r.get(name)).map(model::quantity);
-        let request = request.unwrap_or_else(|| starved.quantity(0));
+        let request = request.unwrap_or_else(|| resource.quantity(0));
         if units(used).cmp_i64(request.value()).is_gt() {
             let (container, used) = (&container.name, units(used));
             let _ = write!(

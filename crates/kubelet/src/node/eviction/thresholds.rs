@@ -49,7 +49,7 @@ impl Pressure {
 
 /// What there is too little of.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub enum Starved {
+pub enum EvictionResource {
     /// Bytes.
     Memory,
     /// Bytes.
@@ -60,22 +60,22 @@ pub enum Starved {
     Pids,
 }
 
-impl Starved {
+impl EvictionResource {
     /// As messages name it.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
-            Starved::Memory => "memory",
-            Starved::EphemeralStorage => "ephemeral-storage",
-            Starved::Inodes => "inodes",
-            Starved::Pids => "pids",
+            EvictionResource::Memory => "memory",
+            EvictionResource::EphemeralStorage => "ephemeral-storage",
+            EvictionResource::Inodes => "inodes",
+            EvictionResource::Pids => "pids",
         }
     }
 
     /// An amount of it, as messages show it.
     #[must_use]
     pub fn quantity(self, amount: i64) -> Quantity {
-        let bytes = matches!(self, Starved::Memory | Starved::EphemeralStorage);
+        let bytes = matches!(self, EvictionResource::Memory | EvictionResource::EphemeralStorage);
         Quantity::new(amount, if bytes { Format::BinarySi } else { Format::DecimalSi })
     }
 }
@@ -108,21 +108,21 @@ impl Signal {
     /// The condition that the node has while it is below a threshold.
     #[must_use]
     pub fn pressure(self) -> Pressure {
-        match self.starved() {
-            Starved::Memory => Pressure::Memory,
-            Starved::EphemeralStorage | Starved::Inodes => Pressure::Disk,
-            Starved::Pids => Pressure::Pid,
+        match self.resource() {
+            EvictionResource::Memory => Pressure::Memory,
+            EvictionResource::EphemeralStorage | EvictionResource::Inodes => Pressure::Disk,
+            EvictionResource::Pids => Pressure::Pid,
         }
     }
 
     /// What pods use too much of.
     #[must_use]
-    pub fn starved(self) -> Starved {
+    pub fn resource(self) -> EvictionResource {
         match self {
-            Signal::MemoryAvailable | Signal::AllocatableMemoryAvailable => Starved::Memory,
-            Signal::NodeFsAvailable | Signal::ImageFsAvailable => Starved::EphemeralStorage,
-            Signal::NodeFsInodesFree | Signal::ImageFsInodesFree => Starved::Inodes,
-            Signal::PidAvailable => Starved::Pids,
+            Signal::MemoryAvailable | Signal::AllocatableMemoryAvailable => EvictionResource::Memory,
+            Signal::NodeFsAvailable | Signal::ImageFsAvailable => EvictionResource::EphemeralStorage,
+            Signal::NodeFsInodesFree | Signal::ImageFsInodesFree => EvictionResource::Inodes,
+            Signal::PidAvailable => EvictionResource::Pids,
         }
     }
 }

@@ -1,7 +1,8 @@
 //! The health of devices as their drivers say it, and how the status of containers shows it (KEP-4680). Upstream's
-//! `dra/healthinfo.go`.
+//! `dra/healthinfo.go`, and its file.
 //!
-//! Invariant: what a driver has not said for long, or before it was lost, is unknown.
+//! Invariants: what a driver has not said for long, or before it was lost, is unknown; a kubelet that is started again knows what its
+//! predecessor knew when it last changed. A file that cannot be read or written costs that alone.
 
 use super::claims::{Claim, Device};
 use super::messages as m;
@@ -9,12 +10,20 @@ use super::{DraManager, claim_name, locked};
 use crate::pods::core::{Container, Pod, PodStatus, ResourceHealth, ResourceStatus};
 use crate::pods::model;
 use jiff::Timestamp;
+use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
+use std::io;
+use std::path::Path;
 
 /// Seconds that a report holds, unless it says otherwise: upstream's `DefaultHealthTimeout`.
 const TIMEOUT: i64 = 30;
 /// Bytes of a message.
 const MOST_MESSAGE: usize = 4096;
+/// Bytes of the file.
+const MOST: u64 = 64 << 20;
+/// What states are called in statuses and in the file.
+const STATES: [&str; 3] = ["Healthy", "Unhealthy", UNKNOWN];
+const UNKNOWN: &str = "Unknown";
 
 /// What a driver has said of a device.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -30,11 +39,86 @@ struct Reported {
 type DeviceKey = (String, String);
 
 /// What all drivers have said, by their names.
-#[derive(Debug, Default)]
+#[derive(Debug, Default, PartialEq, Eq)]
 pub struct HealthCache(BTreeMap<String, BTreeMap<DeviceKey, Reported>>);
 
+/// A driver in the file.
+#[derive(Default, Serialize, Deserialize)]
+#[serde(rename_all = "PascalCase", default)]
+struct KeptDriver {
+    /// By pool and device, with a slash between.
+    devices: BTreeMap<String, KeptDevice>,
+}
+
+/// A device in the file.
+#[derive(Default, Serialize, Deserialize)]
+#[serde(rename_all = "PascalCase", default)]
+struct KeptDevice {
+    pool_name: String,
+    device_name: String,
+    health: String,
+    last_updated: Timestamp,
+    /// Nanoseconds; 0 for [`TIMEOUT`].
+    health_check_timeout: i64,
+    message: String,
+}
+
+const NANOSECONDS: i64 = 1_000_000_000;
+
 impl HealthCache {
-    /// Takes a report. Answers the devices that are of another health, or with another message, than before.
+    /// Reads the file of a kubelet before this one; nothing is known where there is none.
+    ///
+    /// # Errors
+    /// A text, for a file that cannot be read.
+    pub(super) fn read(path: &Path) -> Result<HealthCache, String> {
+        let file = match std::fs::File::open(path) {
+            Ok(file) => file,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(HealthCache::default()),
+            Err(error) => return Err(error.to_string()),
+        };
+        let file = io::BufReader::new(io::Read::take(file, MOST));
+        let kept: BTreeMap<String, KeptDriver> = serde_json::from_reader(file).map_err(|e| e.to_string())?;
+        let reported = |kept: KeptDevice| {
+            let key = (kept.pool_name, kept.device_name);
+            let health = STATES.into_iter().find(|state| *state == kept.health).unwrap_or(UNKNOWN);
+            let seconds = kept.health_check_timeout / NANOSECONDS;
+            let timeout = if seconds > 0 { seconds } else { TIMEOUT };
+            (key, Reported { health, message: truncated(&kept.message), at: kept.last_updated, timeout })
+        };
+        let drivers = kept.into_iter();
+        let devices = |kept: KeptDriver| kept.devices.into_values().map(reported).collect();
+        Ok(HealthCache(drivers.map(|(driver, kept)| (driver, devices(kept))).collect()))
+    }
+
+    /// Writes the file, whole or not at all.
+    ///
+    /// # Errors
+    /// Those of the file system.
+    pub(super) fn write(&self, path: &Path) -> io::Result<()> {
+        let device = |((pool, device), reported): (&DeviceKey, &Reported)| {
+            let kept = KeptDevice {
+                pool_name: pool.clone(),
+                device_name: device.clone(),
+                health: reported.health.to_owned(),
+                last_updated: reported.at,
+                health_check_timeout: reported.timeout.saturating_mul(NANOSECONDS),
+                message: reported.message.clone(),
+            };
+            (format!("{pool}/{device}"), kept)
+        };
+        let driver = |(name, devices): (&String, &BTreeMap<DeviceKey, Reported>)| {
+            (name.clone(), KeptDriver { devices: devices.iter().map(device).collect() })
+        };
+        let kept: BTreeMap<String, KeptDriver> = self.0.iter().map(driver).collect();
+        if let Some(directory) = path.parent() {
+            std::fs::create_dir_all(directory)?;
+        }
+        let new = path.with_extension("new");
+        std::fs::write(&new, serde_json::to_vec(&kept)?)?;
+        std::fs::rename(&new, path)
+    }
+
+    /// Takes a report. Answers the devices of which it says something else than what was known.
     fn take(&mut self, driver: &str, report: &m::HealthReport, now: Timestamp) -> BTreeSet<DeviceKey> {
         let known = self.0.entry(driver.to_owned()).or_default();
         let mut changed = BTreeSet::new();
@@ -45,7 +129,7 @@ impl HealthCache {
             let health = match device.health {
                 m::HEALTHY => "Healthy",
                 m::UNHEALTHY => "Unhealthy",
-                _ => "Unknown",
+                _ => UNKNOWN,
             };
             let seconds = device.health_check_timeout_seconds;
             let new = Reported {
@@ -54,8 +138,7 @@ impl HealthCache {
                 at: now,
                 timeout: if seconds > 0 { seconds } else { TIMEOUT },
             };
-            let same =
-                known.get(&key).is_some_and(|old| (old.health, &old.message) == (new.health, &new.message));
+            let same = known.get(&key).is_some_and(|old| Reported { at: now, ..old.clone() } == new);
             if !same {
                 changed.insert(key.clone());
             }
@@ -63,8 +146,8 @@ impl HealthCache {
             said.insert(key);
         }
         for (key, old) in known.iter_mut().filter(|(key, _)| !said.contains(*key)) {
-            if old.health != "Unknown" && is_late(old, now) {
-                old.health = "Unknown";
+            if old.health != UNKNOWN && is_late(old, now) {
+                *old = Reported { health: UNKNOWN, message: String::new(), at: now, timeout: old.timeout };
                 changed.insert(key.clone());
             }
         }
@@ -74,9 +157,9 @@ impl HealthCache {
     fn get(&self, driver: &str, device: &Device, now: Timestamp) -> (&'static str, &str) {
         let key = (device.pool_name.clone(), device.device_name.clone());
         match self.0.get(driver).and_then(|devices| devices.get(&key)) {
-            Some(reported) if is_late(reported, now) => ("Unknown", ""),
+            Some(reported) if is_late(reported, now) => (UNKNOWN, ""),
             Some(reported) => (reported.health, &reported.message),
-            None => ("Unknown", ""),
+            None => (UNKNOWN, ""),
         }
     }
 }
@@ -95,18 +178,42 @@ fn truncated(message: &str) -> String {
 
 impl DraManager {
     pub(super) fn take_health(&self, driver: &str, report: &m::HealthReport) {
-        let changed = locked(&self.health).take(driver, report, self.clock.now());
-        self.tell(driver, |device| changed.contains(&(device.pool_name.clone(), device.device_name.clone())));
+        let changed = {
+            let mut health = locked(&self.health);
+            let changed = health.take(driver, report, self.clock.now());
+            if !changed.is_empty() {
+                self.keep_health(&health);
+            }
+            changed
+        };
+        self.notify_pods(driver, |device| {
+            changed.contains(&(device.pool_name.clone(), device.device_name.clone()))
+        });
     }
 
     pub(super) fn clear_health(&self, driver: &str) {
-        if locked(&self.health).0.remove(driver).is_some() {
-            self.tell(driver, |_| true);
+        let was_known = {
+            let mut health = locked(&self.health);
+            let was_known = health.0.remove(driver).is_some();
+            if was_known {
+                self.keep_health(&health);
+            }
+            was_known
+        };
+        if was_known {
+            self.notify_pods(driver, |_| true);
         }
     }
 
-    /// Names the pods that have such a device of a driver.
-    fn tell(&self, driver: &str, has_changed: impl Fn(&Device) -> bool) {
+    fn keep_health(&self, health: &HealthCache) {
+        if let Err(error) = health.write(&self.health_file) {
+            let file = self.health_file.display();
+            tracing::warn!(%file, %error, "a kubelet that is started again will not know the health of devices");
+        }
+    }
+
+    /// Notifies the workers of the pods that have such a device of a driver.
+    fn notify_pods(&self, driver: &str, has_changed: impl Fn(&Device) -> bool) {
         let claims = locked(&self.claims);
         let of = |claim: &&Claim| claim.devices().any(|(name, device)| name == driver && has_changed(device));
         let pods: BTreeSet<&String> = claims.all().filter(of).flat_map(Claim::pods).collect();
@@ -205,7 +312,17 @@ mod tests {
         assert_eq!(cache.take("d", &report(m::UNHEALTHY, "hot"), at(6)).len(), 1);
         assert_eq!(cache.get("d", &device, at(36)), ("Unhealthy", "hot"));
         assert_eq!(cache.get("d", &device, at(37)), ("Unknown", ""));
+        let directory = tempfile::tempdir().unwrap();
+        let file = directory.path().join("below/dra_health_state");
+        assert_eq!(HealthCache::read(&file).unwrap(), HealthCache::default());
+        cache.write(&file).unwrap();
+        let text = std::fs::read_to_string(&file).unwrap();
+        expect_test::expect![[r#"{"d":{"Devices":{"p/x":{"PoolName":"p","DeviceName":"x","Health":"Unhealthy","LastUpdated":"1970-01-01T00:00:06Z","HealthCheckTimeout":30000000000,"Message":"hot"}}}}"#]].assert_eq(&text);
+        assert_eq!(HealthCache::read(&file).unwrap(), cache);
+        std::fs::write(&file, &text[1..]).unwrap();
+        assert!(HealthCache::read(&file).is_err());
         assert_eq!(cache.take("d", &m::HealthReport::default(), at(40)).len(), 1);
+        assert_eq!(cache.take("d", &m::HealthReport::default(), at(41)).len(), 0);
         assert_eq!(truncated(&"é".repeat(3000)).len(), 4095);
     }
 }

@@ -7,8 +7,8 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::task::{AbortHandle, JoinSet};
 
-/// How often a connection is looked at, and tried to be made.
-const LOOK: Duration = Duration::from_secs(1);
+/// How often a connection is checked, and attempted.
+const POLL_INTERVAL: Duration = Duration::from_secs(1);
 /// Between tries to watch the health of devices: upstream's.
 const HEALTH: Duration = Duration::from_secs(5);
 /// The longest pause between tries to remove ResourceSlices, and how many there are.
@@ -132,7 +132,7 @@ impl DraManager {
                 self.connected(&driver, true).await;
                 let lost = async {
                     while driver.client.is_connected() {
-                        kaji_runtime::time::sleep(&*self.clock, LOOK).await;
+                        kaji_runtime::time::sleep(&*self.clock, POLL_INTERVAL).await;
                     }
                 };
                 tokio::select! {
@@ -142,7 +142,7 @@ impl DraManager {
                 self.clear_health(driver.name());
                 self.connected(&driver, false).await;
             }
-            kaji_runtime::time::sleep(&*self.clock, LOOK).await;
+            kaji_runtime::time::sleep(&*self.clock, POLL_INTERVAL).await;
         }
     }
 

@@ -337,10 +337,10 @@ impl Worker {
     /// Whether a container that has exited may run again already.
     fn restart_delay(&mut self, container: &Container, observed: &Observed) -> Result<(), Duration> {
         let (newest, now) = (observed.newest(&container.name), self.cx.clock.now());
-        restart::let_start(&mut self.restarts, &self.pod, container, newest, now).map_err(|held| {
-            self.cx.api.record(held.event);
-            self.waiting.insert(container.name.clone(), held.waiting);
-            held.left
+        restart::check_backoff(&mut self.restarts, &self.pod, container, newest, now).map_err(|backoff| {
+            self.cx.api.record(backoff.event);
+            self.waiting.insert(container.name.clone(), backoff.waiting);
+            backoff.left
         })
     }
 }

@@ -82,7 +82,7 @@ impl Lexer<'_> {
         Some(c)
     }
 
-    fn eat(&mut self, text: &str) -> bool {
+    fn consume(&mut self, text: &str) -> bool {
         let rest = self.rest.strip_prefix(text);
         self.rest = rest.unwrap_or(self.rest);
         rest.is_some()
@@ -113,17 +113,17 @@ impl Lexer<'_> {
             '#' if self.word.is_none() => {
                 self.rest = &self.rest[self.rest.find('\n').unwrap_or(self.rest.len())..]
             }
-            '&' if self.eat("&") => self.push(Token::And),
-            '|' if self.eat("|") => self.push(Token::Or),
+            '&' if self.consume("&") => self.push(Token::And),
+            '|' if self.consume("|") => self.push(Token::Or),
             '>' => {
                 let error = self.word.as_ref().and_then(Word::plain) == Some("2");
                 if error || self.word.as_ref().and_then(Word::plain) == Some("1") {
                     self.word = None;
                 }
-                if self.eat("&") {
+                if self.consume("&") {
                     return Err(wrong(">&"));
                 }
-                let append = self.eat(">");
+                let append = self.consume(">");
                 self.push(Token::Redirect { error, append });
             }
             '&' | '|' | '<' | '(' | ')' | '`' | '*' | '?' => return Err(wrong(&c.to_string())),
@@ -171,14 +171,14 @@ impl Lexer<'_> {
     }
 
     fn dollar(&mut self) -> Result<(), NotUnderstood> {
-        let part = if self.eat("((") {
+        let part = if self.consume("((") {
             let end = self.rest.find("))").ok_or_else(|| wrong("an open $(("))?;
             let text = self.rest[..end].to_owned();
             self.rest = &self.rest[end + 2..];
             Part::Arithmetic(text)
-        } else if self.eat("(") {
+        } else if self.consume("(") {
             Part::Command(self.parenthesis()?)
-        } else if self.eat("{") {
+        } else if self.consume("{") {
             let end = self.rest.find('}').ok_or_else(|| wrong("an open ${"))?;
             let inside = &self.rest[..end];
             let (name, default) = inside.split_once(":-").unwrap_or((inside, ""));

@@ -7,7 +7,7 @@
 //!
 //! Source: KEP-5004.
 
-use super::ledger::Seen;
+use super::ledger::LedgerSnapshot;
 use crate::{
     devices::{Claim, class_of, is_backed_by_devices},
     pod_info::PodInfo,
@@ -79,7 +79,7 @@ pub struct Extended {
 
 impl Extended {
     /// Those of a pod, if there are any.
-    pub fn of(pod: &PodInfo, seen: &Seen) -> Option<Self> {
+    pub fn of(pod: &PodInfo, seen: &LedgerSnapshot) -> Option<Self> {
         if pod.request.other.is_empty() || seen.classes.is_empty() {
             return None;
         }

@@ -2,7 +2,7 @@
 //!
 //! Invariants:
 //! - Claims, usage and pending allocations are of one moment: an allocation that is pending counts until the claims show it.
-//! - Only what has changed since the last look is counted again.
+//! - Only what has changed since the last snapshot is counted again.
 
 use crate::{
     devices::{Inventory, Usage},
@@ -17,7 +17,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 /// What one decision sees.
 #[derive(Clone)]
-pub struct Seen {
+pub struct LedgerSnapshot {
     /// The claims.
     pub claims: Snapshot<ResourceClaim>,
     /// The classes.
@@ -29,7 +29,7 @@ pub struct Seen {
     pending: HashMap<String, Arc<DeviceAllocation>>,
 }
 
-impl Seen {
+impl LedgerSnapshot {
     /// Whether the allocation of a claim is being written.
     pub fn is_pending(&self, uid: &str) -> bool {
         self.pending.contains_key(uid)
@@ -50,7 +50,7 @@ pub struct Ledger(Mutex<State>);
 
 impl Ledger {
     /// The state as of now.
-    pub fn look(&self, listers: &Listers) -> Seen {
+    pub fn snapshot(&self, listers: &Listers) -> LedgerSnapshot {
         let mut state = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let state = &mut *state;
         let claims = listers.get::<ResourceClaim>();
@@ -67,7 +67,7 @@ impl Ledger {
         if !state.inventory.is_of(&slices, &rules) {
             Arc::make_mut(&mut state.inventory).update(slices, rules);
         }
-        Seen {
+        LedgerSnapshot {
             claims,
             classes: listers.get(),
             usage: state.usage.clone(),

@@ -38,23 +38,6 @@ fn cluster(claims: Vec<Value>) -> Cluster {
         .with::<ResourceClaim>(claims)
 }
 
-/// Decides on a pod and reserves for it.
-fn place(cluster: &mut Cluster, value: &Value) -> Option<(String, CycleState)> {
-    let pod = testing::pod(value);
-    let Decision::Bind(chosen) = cluster.decide(&pod) else { return None };
-    let mut state = chosen.state;
-    let cycle = Cycle {
-        pod: &pod,
-        snapshot: cluster.cache.snapshot(),
-        listers: &cluster.listers,
-        nominator: &cluster.nominator,
-        random: &cluster.random,
-        now: jiff::Timestamp::UNIX_EPOCH,
-    };
-    cluster.profiles[0].reserve(&cycle, &mut state, &chosen.node).unwrap();
-    Some((chosen.node, state))
-}
-
 #[test]
 fn pods_go_where_the_devices_are() {
     let mut other = exactly(1);
@@ -97,7 +80,7 @@ fn pods_go_where_the_devices_are() {
 #[test]
 fn what_is_reserved_counts_until_it_is_unreserved() {
     let mut cluster = cluster(vec![claim("x", exactly(2)), claim("y", exactly(2)), claim("z", exactly(1))]);
-    let (node, mut state) = place(&mut cluster, &pod("first", &["x"])).unwrap();
+    let (node, mut state) = cluster.reserve(&pod("first", &["x"])).unwrap();
     assert_eq!(node, "b");
     assert!(cluster.show(&pod("second", &["y"])).contains("3 cannot allocate all claims"));
     assert!(
@@ -153,7 +136,7 @@ fn extended_resources_become_a_claim() {
     let container = |name: &str, amount: &str| json!({"name": name, "resources": {"requests": {"cpu": "1m", "ex.io/gpu": amount}}});
     let mut cluster = cluster(vec![]);
     let value = json!({"name": "p", "spec": {"initContainers": [container("init", "2")], "containers": [container("one", "1")]}});
-    let (node, state) = place(&mut cluster, &value).unwrap();
+    let (node, state) = cluster.reserve(&value).unwrap();
     assert_eq!(node, "b");
     let reserved = state.get::<Reserved>().unwrap();
     let (wanted, allocation) = reserved.extended.as_ref().unwrap();

@@ -1,10 +1,7 @@
 //! Decisions about pods with claims, as text; and what reservations do to later decisions.
 
 use super::*;
-use crate::{
-    schedule_one::Decision,
-    testing::{self, Cluster},
-};
+use crate::testing::{self, Cluster};
 use expect_test::expect;
 use serde_json::json;
 
@@ -133,23 +130,6 @@ fn decides_by_volumes() {
 
 const SELECTED: &str = kaji_runtime::volume_binding::SELECTED_NODE;
 
-/// The node of a pod, for which everything is reserved.
-fn reserve(cluster: &mut Cluster, value: &Value) -> Option<(String, CycleState)> {
-    let pod = testing::pod(value);
-    let Decision::Bind(chosen) = cluster.decide(&pod) else { return None };
-    let mut state = chosen.state;
-    let cycle = Cycle {
-        pod: &pod,
-        snapshot: cluster.cache.snapshot(),
-        listers: &cluster.listers,
-        nominator: &cluster.nominator,
-        random: &cluster.random,
-        now: jiff::Timestamp::UNIX_EPOCH,
-    };
-    cluster.profiles[0].reserve(&cycle, &mut state, &chosen.node).unwrap();
-    Some((chosen.node, state))
-}
-
 #[test]
 fn what_is_reserved_counts_until_it_is_unreserved() {
     let mut cluster = cluster(vec![
@@ -158,18 +138,18 @@ fn what_is_reserved_counts_until_it_is_unreserved() {
         of_class("z", "hand"),
         of_class("made", "made"),
     ]);
-    let (first, mut state) = reserve(&mut cluster, &pod("p", &["x"])).unwrap();
-    let (second, _) = reserve(&mut cluster, &pod("q", &["y"])).unwrap();
+    let (first, mut state) = cluster.reserve(&pod("p", &["x"])).unwrap();
+    let (second, _) = cluster.reserve(&pod("q", &["y"])).unwrap();
     assert_ne!(first, second);
-    assert!(reserve(&mut cluster, &pod("r", &["z"])).is_none(), "both volumes are reserved");
+    assert!(cluster.reserve(&pod("r", &["z"])).is_none(), "both volumes are reserved");
     // A pod with the same claim goes where the claim's volume is.
-    assert_eq!(reserve(&mut cluster, &pod("s", &["x"])).unwrap().0, first);
+    assert_eq!(cluster.reserve(&pod("s", &["x"])).unwrap().0, first);
     let info = testing::pod(&pod("p", &["x"]));
     cluster.profiles[0].unreserve(&info, &mut state, &first);
-    assert_eq!(reserve(&mut cluster, &pod("r", &["z"])).unwrap().0, first);
+    assert_eq!(cluster.reserve(&pod("r", &["z"])).unwrap().0, first);
     // A claim that gets a new volume keeps its pods together.
     let made: Vec<String> =
-        (0..4).map(|i| reserve(&mut cluster, &pod(&format!("m{i}"), &["made"])).unwrap().0).collect();
+        (0..4).map(|i| cluster.reserve(&pod(&format!("m{i}"), &["made"])).unwrap().0).collect();
     assert!(made.iter().all(|node| *node == made[0]), "{made:?}");
 }
 

@@ -98,7 +98,7 @@ impl Scheduler {
                     victims.push(Arc::new(PodInfo::new(pod)));
                 }
             }
-            self.tell_of_disruption(group);
+            self.report_disruption(group);
         }
         victims
     }

@@ -1,4 +1,4 @@
-//! What is said in the status of groups: whether they were scheduled once, and that they are being preempted.
+//! What is condition in the status of groups: whether they were scheduled once, and that they are being preempted.
 //!
 //! Invariant: a group that was scheduled once stays so, whatever becomes of its pods.
 
@@ -10,19 +10,19 @@ const SCHEDULED: &str = "PodGroupInitiallyScheduled";
 const DISRUPTED: &str = "DisruptionTarget";
 
 impl Scheduler {
-    /// Says how an attempt ended: status, reason and message of the condition.
-    pub(super) fn tell_of_group(&self, group: &PodGroup, said: (&str, &str, &str)) {
-        self.tell(group, SCHEDULED, said);
+    /// Reports how an attempt ended: status, reason and message of the condition.
+    pub(super) fn report_group(&self, group: &PodGroup, condition: (&str, &str, &str)) {
+        self.write_condition(group, SCHEDULED, condition);
     }
 
-    /// Says that all pods of a group are being deleted for others.
-    pub(super) fn tell_of_disruption(&self, group: &PodGroup) {
+    /// Reports that all pods of a group are being deleted for others.
+    pub(super) fn report_disruption(&self, group: &PodGroup) {
         let message = "preempting to accommodate a higher priority pod";
-        self.tell(group, DISRUPTED, ("True", "PreemptionByScheduler", message));
+        self.write_condition(group, DISRUPTED, ("True", "PreemptionByScheduler", message));
     }
 
-    fn tell(&self, group: &PodGroup, kind: &str, said: (&str, &str, &str)) {
-        if let Some(patch) = patch(group, kind, said, self.shared.clock.now()) {
+    fn write_condition(&self, group: &PodGroup, kind: &str, condition: (&str, &str, &str)) {
+        if let Some(patch) = patch(group, kind, condition, self.shared.clock.now()) {
             self.group_writer.write(&group.metadata, patch);
         }
     }

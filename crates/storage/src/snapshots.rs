@@ -1,0 +1,321 @@
+//! Snapshots of a cluster's objects: taken while it runs or of a store that no server uses, looked at, and restored into an empty
+//! store of either kind.
+//!
+//! Invariants: a snapshot is of one revision; a file gets its name only when it is complete and was read back; a restored store
+//! is at a later revision than the snapshot, and nothing before that can be read or watched, so that no client takes a revision
+//! that it has seen for another one; values that are encrypted are restored only where their keys are the same.
+
+use crate::{
+    OpenError, STORE,
+    backend::{defaults, open_disk, open_etcd},
+    internal_keys::{ALLOCATIONS, SERVER_LEASES, is_internal},
+    media,
+};
+use bytes::Bytes;
+use futures_util::{Stream, StreamExt, TryStreamExt, stream};
+use kaji_options::{EtcdConfig, Options, StoreKind};
+use kaji_store::{
+    KeyValue, Op, Revision, Store, StoreError, Txn, TxnOutcome,
+    archive::{ArchiveError, Header, Layout, Reader, Snapshotting, Summary},
+    disk::{DiskOptions, DiskStore},
+};
+use std::{
+    collections::BTreeMap,
+    fs::{File, OpenOptions},
+    io::{BufReader, Write},
+    os::unix::fs::OpenOptionsExt,
+    path::{Path, PathBuf},
+    sync::Arc,
+    time::Duration,
+};
+
+/// What all keys begin with.
+const ALL: &str = "/registry/";
+/// What encrypted values begin with.
+const ENCRYPTED: &[u8] = b"k8s:enc:";
+/// By how much the revision of a restored embedded store is raised, unless a flag says otherwise: what etcd's documentation
+/// recommends, since the former cluster cannot have gone so far after the snapshot.
+pub const BUMP: u64 = 1_000_000_000;
+/// The same for etcd, where each step is a write.
+pub const ETCD_BUMP: u64 = 10_000;
+/// More steps than this are refused for etcd.
+const MOST_STEPS: u64 = 20_000_000;
+/// Writes to etcd at a time.
+const WRITES: usize = 64;
+/// What keys that had a lease get.
+const LEASE: Duration = Duration::from_secs(3600);
+
+/// Why a snapshot was not taken or restored.
+#[derive(Debug, thiserror::Error)]
+pub enum SnapshotError {
+    /// A file.
+    #[error("{path}: {source}")]
+    File {
+        /// The file.
+        path: PathBuf,
+        /// What went wrong.
+        source: ArchiveError,
+    },
+    /// A store.
+    #[error("{0}")]
+    Store(#[from] StoreError),
+    /// A store that cannot be opened.
+    #[error("{0}")]
+    Open(#[from] OpenError),
+    /// The server that was asked for a snapshot.
+    #[error("the server does not give a snapshot: {0}")]
+    Server(String),
+    /// Values that would not be readable.
+    #[error(
+        "{0:?} is encrypted under the keys of {1}: restore the snapshot into {1}, and move the objects with `kaji etcd`"
+    )]
+    Encrypted(String, &'static str),
+    /// etcd holds something.
+    #[error("etcd has {0} keys below the prefix; remove them first: etcdctl del --prefix <prefix>/")]
+    NotEmpty(usize),
+    /// The revision cannot be reached.
+    #[error(
+        "etcd would need {0} writes to reach revision {1}; restore into the etcd that the cluster was on, or with etcdutl \
+         snapshot restore --bump-revision"
+    )]
+    TooFar(u64, Revision),
+}
+
+fn file_error(path: &Path) -> impl FnOnce(ArchiveError) -> SnapshotError + '_ {
+    move |source| SnapshotError::File { path: path.to_owned(), source }
+}
+
+fn io_error(path: &Path) -> impl FnOnce(std::io::Error) -> SnapshotError + '_ {
+    move |source| SnapshotError::File { path: path.to_owned(), source: source.into() }
+}
+
+/// A source of snapshots that a running server answers requests from. An item that is an error ends the answer before the end of
+/// the file, by which clients see that it is incomplete.
+pub fn source(store: Arc<dyn Store>, kind: &StoreKind) -> kaji_server::SnapshotSource {
+    let layout = match kind {
+        StoreKind::Etcd(_) => Layout::Etcd,
+        StoreKind::Disk | StoreKind::Memory => Layout::Embedded,
+    };
+    Arc::new(move || {
+        pieces(store.clone(), layout)
+            .filter_map(|piece| {
+                let piece =
+                    piece.inspect_err(|error| tracing::error!(%error, "a snapshot was not completed")).ok();
+                std::future::ready(piece)
+            })
+            .boxed()
+    })
+}
+
+/// The bytes of a snapshot of a store.
+fn pieces(store: Arc<dyn Store>, layout: Layout) -> impl Stream<Item = Result<Bytes, StoreError>> + Send {
+    let now = u64::try_from(jiff::Timestamp::now().as_millisecond()).unwrap_or(0);
+    let begun = stream::once(Snapshotting::begin(store, ALL, layout, now));
+    begun
+        .map_ok(|taking| {
+            stream::try_unfold(taking, |mut taking| async move {
+                Ok(taking.next().await?.map(|bytes| (Bytes::from(bytes), taking)))
+            })
+        })
+        .try_flatten()
+}
+
+/// What a snapshot file holds.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Contents {
+    /// What it says about itself.
+    pub header: Header,
+    /// What it has.
+    pub summary: Summary,
+    /// Bytes of values.
+    pub bytes: u64,
+    /// Objects by `<group or core>/<plural>`, and how many of them are encrypted.
+    pub resources: BTreeMap<String, (u64, u64)>,
+}
+
+fn open(path: &Path) -> Result<Reader<BufReader<File>>, SnapshotError> {
+    let file = File::open(path).map_err(io_error(path))?;
+    Reader::open(BufReader::with_capacity(1 << 20, file)).map_err(file_error(path))
+}
+
+/// Reads a whole file, and checks it. Blocks.
+///
+/// # Errors
+/// For a file that is no complete snapshot.
+pub fn inspect(path: &Path) -> Result<Contents, SnapshotError> {
+    let mut reader = open(path)?;
+    let (mut bytes, mut resources) = (0, BTreeMap::<String, (u64, u64)>::new());
+    while let Some(kv) = reader.next().map_err(file_error(path))? {
+        bytes += kv.value.len() as u64;
+        let rest = kv.key.strip_prefix(ALL).unwrap_or(&kv.key);
+        let end = rest.match_indices('/').nth(1).map_or(rest.len(), |(end, _)| end);
+        let (all, encrypted) = resources.entry(rest[..end].to_owned()).or_default();
+        *all += 1;
+        *encrypted += u64::from(kv.value.starts_with(ENCRYPTED));
+    }
+    let summary = reader.summary().ok_or(ArchiveError::Format).map_err(file_error(path))?;
+    Ok(Contents { header: *reader.header(), summary, bytes, resources })
+}
+
+/// Writes pieces to a file that gets its name when it is complete.
+///
+/// # Errors
+/// Those of the pieces and of the file.
+pub async fn write(
+    path: &Path,
+    pieces: impl Stream<Item = Result<Bytes, SnapshotError>>,
+) -> Result<Contents, SnapshotError> {
+    let mut name = path.file_name().unwrap_or_default().to_owned();
+    name.push(".partial");
+    let partial = path.with_file_name(name);
+    let mut file = OpenOptions::new()
+        .write(true)
+        .create(true)
+        .truncate(true)
+        .mode(0o600)
+        .open(&partial)
+        .map_err(io_error(&partial))?;
+    let mut pieces = std::pin::pin!(pieces);
+    while let Some(piece) = pieces.try_next().await? {
+        file.write_all(&piece).map_err(io_error(&partial))?;
+    }
+    file.sync_all().map_err(io_error(&partial))?;
+    let checked = partial.clone();
+    let contents = tokio::task::spawn_blocking(move || inspect(&checked)).await;
+    let contents = contents.map_err(|e| StoreError::Unavailable(e.to_string()))??;
+    std::fs::rename(&partial, path).map_err(io_error(path))?;
+    Ok(contents)
+}
+
+/// Takes a snapshot of the store that options name, which no server of this program may have open if it is embedded.
+///
+/// # Errors
+/// Those of the store and of the file.
+pub async fn save_store(options: &Options, path: &Path) -> Result<Contents, SnapshotError> {
+    let (store, layout): (Arc<dyn Store>, Layout) = match &options.store {
+        StoreKind::Etcd(config) => (open_etcd(config, None).await?, Layout::Etcd),
+        StoreKind::Disk | StoreKind::Memory => (open_disk(options).await?, Layout::Embedded),
+    };
+    let contents = write(path, pieces(store.clone(), layout).map_err(SnapshotError::from)).await;
+    store.close().await;
+    contents
+}
+
+/// Takes a snapshot of a running server.
+///
+/// # Errors
+/// Those of the server and of the file.
+pub async fn save_from_server(client: &kube::Client, path: &Path) -> Result<Contents, SnapshotError> {
+    let failed = |error: &dyn std::fmt::Display| SnapshotError::Server(error.to_string());
+    let request = http::Request::get(kaji_server::SNAPSHOT_PATH).body(kube::client::Body::empty());
+    let answer = client.send(request.map_err(|e| failed(&e))?).await.map_err(|e| failed(&e))?;
+    if !answer.status().is_success() {
+        return Err(SnapshotError::Server(answer.status().to_string()));
+    }
+    let body = http_body_util::BodyDataStream::new(answer.into_body());
+    write(path, body.map_err(|e| SnapshotError::Server(e.to_string()))).await
+}
+
+/// Restores a snapshot into a data directory without a store. Answers with the number of objects, and the new revision. Blocks.
+///
+/// # Errors
+/// For a file that is no complete snapshot, and those of the store.
+pub fn restore_to_disk(path: &Path, data_dir: &Path, bump: u64) -> Result<(u64, Revision), SnapshotError> {
+    let contents = inspect(path)?;
+    let revision = contents.header.revision.saturating_add(bump);
+    let mut reader = open(path)?;
+    let (defaults, mut failed) = (defaults(), None);
+    let mut next = || loop {
+        let kv = match reader.next() {
+            Ok(Some(kv)) => kv,
+            Ok(None) => return Ok(None),
+            Err(error) => return Err(StoreError::Corrupt(error.to_string())),
+        };
+        if is_internal(&kv.key) {
+            continue;
+        }
+        if contents.header.layout == Layout::Embedded {
+            return Ok(Some(kv));
+        }
+        if kv.value.starts_with(ENCRYPTED) {
+            failed = Some(kv.key.to_string());
+            return Err(StoreError::Encryption("an encrypted value".into()));
+        }
+        let value = media::json(&kv.key, kv.value, &defaults)?;
+        return Ok(Some(KeyValue { value, ..kv }));
+    };
+    kaji_files::parent_of_private(data_dir).map_err(io_error(data_dir))?;
+    let restored = DiskStore::restore(data_dir.join(STORE), &DiskOptions::default(), revision, &mut next);
+    match (restored, failed) {
+        (Ok(count), _) => Ok((count, revision)),
+        (Err(_), Some(key)) => Err(SnapshotError::Encrypted(key, "etcd")),
+        (Err(error), None) => Err(error.into()),
+    }
+}
+
+/// Restores a snapshot into an etcd without keys below the prefix. etcd gives the objects new revisions.
+///
+/// # Errors
+/// For a file that is no complete snapshot, and those of etcd.
+pub async fn restore_to_etcd(
+    path: &Path,
+    config: &EtcdConfig,
+    bump: u64,
+) -> Result<(u64, Revision), SnapshotError> {
+    let checked = path.to_owned();
+    let contents = tokio::task::spawn_blocking(move || inspect(&checked)).await;
+    let contents = contents.map_err(|e| StoreError::Unavailable(e.to_string()))??;
+    let store: Arc<dyn Store> = open_etcd(config, None).await?;
+    let found = store.range(kaji_store::Range::prefix(ALL).limit(1)).await?;
+    if found.count > 0 {
+        return Err(SnapshotError::NotEmpty(found.count));
+    }
+    raise_revision(&store, contents.header.revision.saturating_add(bump)).await?;
+    let (mut reader, mut lease) = (open(path)?, None);
+    let mut count = 0;
+    loop {
+        let mut page = vec![];
+        while page.len() < WRITES
+            && let Some(kv) = reader.next().map_err(file_error(path))?
+        {
+            if kv.key.starts_with(SERVER_LEASES) {
+                continue;
+            }
+            if contents.header.layout == Layout::Embedded && kv.value.starts_with(ENCRYPTED) {
+                return Err(SnapshotError::Encrypted(kv.key.to_string(), "the embedded store"));
+            }
+            if kv.lease.is_some() && lease.is_none() {
+                lease = Some(store.grant_lease(LEASE).await?);
+            }
+            let lease = if kv.lease.is_some() { lease } else { None };
+            page.push(Op::Put { key: kv.key.to_string(), value: kv.value, lease });
+        }
+        if page.is_empty() {
+            break;
+        }
+        count += page.len() as u64;
+        let writes = page.into_iter().map(|op| store.txn(Txn { compare: vec![], ops: vec![op] }));
+        stream::iter(writes).buffer_unordered(WRITES).try_collect::<Vec<TxnOutcome>>().await?;
+    }
+    let revision = store.revision().await?;
+    store.compact(revision).await?;
+    store.close().await;
+    Ok((count, revision))
+}
+
+/// Writes until etcd is at a revision, which each write raises by one.
+///
+/// # Errors
+/// Those of etcd, and when it is too far away.
+pub(crate) async fn raise_revision(store: &Arc<dyn Store>, to: Revision) -> Result<(), SnapshotError> {
+    let steps = to.saturating_sub(store.revision().await?);
+    if steps > MOST_STEPS {
+        return Err(SnapshotError::TooFar(steps, to));
+    }
+    let key = format!("{ALL}{}/revision", ALLOCATIONS.0);
+    let writes = (0..steps).map(|_| store.txn(Txn::put(key.clone(), "")));
+    stream::iter(writes).buffer_unordered(WRITES).try_for_each(|_| std::future::ready(Ok(()))).await?;
+    let delete = Txn { compare: vec![], ops: vec![Op::Delete { key }] };
+    store.txn(delete).await?;
+    Ok(())
+}
