@@ -122,6 +122,13 @@ mod tests {
     use super::*;
     use crate::testing::{reconcile, snapshot, text};
     use expect_test::expect;
+    use kaji_schema::probe::mismatches_with_kind;
+
+    #[test]
+    fn roles_are_read_as_their_schema_has_them() {
+        let mismatches = mismatches_with_kind::<ClusterRole>(ClusterRole::GROUP, "v1", ClusterRole::KIND);
+        assert!(mismatches.is_empty(), "{mismatches:#?}");
+    }
 
     fn rule(resource: &str) -> Value {
         json!({"apiGroups": [""], "resources": [resource], "verbs": ["get"]})

@@ -24,6 +24,9 @@ mod statefulset;
 mod storage;
 mod volume;
 
+#[cfg(test)]
+mod tests;
+
 pub use amounts::{Amounts, Demand};
 pub use certificates::{
     CertificateSigningRequest, CertificateSigningRequestSpec, CertificateSigningRequestStatus,

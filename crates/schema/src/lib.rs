@@ -15,6 +15,7 @@ pub mod managed;
 pub mod openapi;
 pub mod order;
 pub mod patch;
+pub mod probe;
 pub mod protobuf;
 pub mod prune;
 pub mod schema;

@@ -105,3 +105,19 @@ impl Projection for NetworkPolicy {
         &self.metadata
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use kaji_schema::probe::mismatches_with_kind;
+
+    #[test]
+    fn policies_are_read_as_their_schema_has_them() {
+        let mismatches =
+            mismatches_with_kind::<NetworkPolicy>(NetworkPolicy::GROUP, "v1", NetworkPolicy::KIND);
+        // Rules of both directions are one type.
+        let of_the_other_direction =
+            ["spec.egress.[].from: is not in the schema", "spec.ingress.[].to: is not in the schema"];
+        assert_eq!(mismatches, of_the_other_direction);
+    }
+}
