@@ -68,8 +68,20 @@ soon "without it they are let in" denied web-
 k patch configmap settings -p '{"data":{"color":"blue"}}' >/dev/null
 soon "a volume follows its configuration map" grep -rq blue "$work/data/kubelet/pods" --include=color
 check_resize
-k patch pod one --subresource resize -p '{"spec":{"containers":[{"name":"main","resources":{"requests":{"cpu":"900"},"limits":{"cpu":"900"}}}]}}' >/dev/null
-soon "what the node does not have is waited for" is Deferred field pod one '{.status.conditions[?(@.type=="PodResizePending")].reason}'
+resize_cpu() { k patch pod one --subresource resize -p '{"spec":{"containers":[{"name":"main","resources":{"requests":{"cpu":"'"$1"'"},"limits":{"cpu":"'"$1"'"}}}]}}'; }
+soon "a resize beyond the whole node is refused" shows "node didn't have enough allocatable resources: cpu, requested: 900000" resize_cpu 900
+k apply -f - >/dev/null <<'Y'
+apiVersion: v1
+kind: Pod
+metadata: {name: beside}
+spec:
+  terminationGracePeriodSeconds: 1
+  containers: [{name: main, image: "example.com/busybox:1", command: [sleep, "3600"], resources: {requests: {cpu: 100m}}}]
+Y
+soon "a pod that requests a part of the node runs" is Running field pod beside '{.status.phase}'
+resize_cpu "$(field node "$node" '{.status.allocatable.cpu}')" >/dev/null
+soon "what the node does not have left is waited for" is Deferred field pod one '{.status.conditions[?(@.type=="PodResizePending")].reason}'
+k delete pod beside --now >/dev/null
 k apply -f - >/dev/null <<'Y'
 apiVersion: v1
 kind: Pod

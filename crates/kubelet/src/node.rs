@@ -65,6 +65,14 @@ use tokio::sync::{Notify, mpsc, watch};
 use tokio::task::JoinSet;
 use tokio::time::Instant;
 
+/// The features of upstream's registry that nodes of this program have, sorted: `status.declaredFeatures` (KEP-5328).
+pub(crate) const DECLARED_FEATURES: [&str; 4] = [
+    "ExtendWebSocketsToKubelet",
+    "InPlacePodLevelResourcesVerticalScaling",
+    "InPlacePodVerticalScalingInitContainers",
+    "RestartAllContainersOnContainerExits",
+];
+
 /// How often the runtime is listed when it has no events.
 const POLL: Duration = Duration::from_secs(1);
 /// How often it is listed all the same when it has.

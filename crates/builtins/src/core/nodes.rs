@@ -13,14 +13,14 @@ use crate::shared::{
 use kaji_meta::{
     GroupVersionKind, Status,
     field::{Error, ErrorList, Path},
-    object,
+    object, text,
 };
 use kaji_resource::{
     BoxFuture, CallHooks, Carries, Column, ConnectRequest, Ctx, Hooks, Location, LocationQuery, ResourceDef,
     Scope, SelectableField, SubresourceDef, age_column, name_column,
 };
 use serde_json::Value;
-use std::collections::BTreeSet;
+use std::{cmp::Ordering, collections::BTreeSet};
 
 const COLUMNS: &[Column] = &[
     name_column(),
@@ -75,6 +75,7 @@ fn validate(node: &Value) -> ErrorList {
             capacity,
         );
     }
+    declared_features(&mut errs, node);
     let (path, cidrs) = (Path::new("spec").child("podCIDRs"), spec.list("podCIDRs"));
     for (i, cidr) in spec.strings("podCIDRs").enumerate() {
         errs.extend(check_legacy_cidr(&path.index(i), cidr, &[]));
@@ -101,9 +102,42 @@ fn resources(errs: &mut ErrorList, node: &Value) {
     }
 }
 
+/// The longest name of a feature.
+const LONGEST_FEATURE: usize = 253;
+
+/// Names of features are segments of letters and digits between slashes, the first with a capital, and sorted.
+fn declared_features(errs: &mut ErrorList, node: &Value) {
+    let path = Path::new("status").child("declaredFeatures");
+    let features: Vec<&str> = node.at("status").strings("declaredFeatures").collect();
+    for (i, feature) in features.iter().enumerate() {
+        let plain = |s: &str| s.bytes().all(|b| b.is_ascii_alphanumeric());
+        let segment = |s: &str| s.starts_with(|c: char| c.is_ascii_alphabetic()) && plain(s);
+        let name = text::quote(feature);
+        if feature.len() > LONGEST_FEATURE {
+            let text =
+                format!("invalid feature name {name}: must be no more than {LONGEST_FEATURE} characters");
+            errs.push(Error::invalid(&path.index(i), *feature, text));
+        } else if !feature.starts_with(|c: char| c.is_ascii_uppercase()) || !feature.split('/').all(segment) {
+            let text = format!(
+                "invalid feature name {name}: must start with an UpperCamelCase segment, with subsequent segments separated by '/' (e.g., MyFeature or MyFeature/mySubFeature), and contain only alphanumeric characters and slashes"
+            );
+            errs.push(Error::invalid(&path.index(i), *feature, text));
+        }
+        let Some(next) = features.get(i + 1) else { continue };
+        match feature.cmp(next) {
+            Ordering::Less => {}
+            Ordering::Equal => errs.push(Error::duplicate(&path.index(i + 1), *next)),
+            Ordering::Greater => {
+                errs.push(Error::invalid(&path.index(i + 1), *next, "list must be sorted alphabetically"));
+            }
+        }
+    }
+}
+
 fn validate_change(new: &Value, old: &Value) -> ErrorList {
     let mut errs = vec![];
     resources(&mut errs, new);
+    declared_features(&mut errs, new);
     let addresses = new.at("status").list("addresses");
     for (i, a) in addresses.iter().enumerate() {
         if addresses[..i].contains(a) {
@@ -354,6 +388,28 @@ mod tests {
         let mut contradicting = json!({"spec": {"podCIDR": "10.0.1.0/24", "podCIDRs": ["10.0.0.0/24"]}});
         sync_pod_cidrs(&mut contradicting);
         assert_eq!(contradicting["spec"]["podCIDRs"], json!(["10.0.1.0/24"]));
+    }
+
+    #[test]
+    fn declared_features_are_sorted_names() {
+        let status = |features: &[&str]| json!({"status": {"declaredFeatures": features}});
+        let good = status(&["A1", "A1/b", "Bc"]);
+        assert_eq!(update_errors(&def(), "status", good.clone(), json!({})), "");
+        assert_eq!(create_errors(&def(), good), "");
+        let bad = status(&["a", "B//c", "A", "A", "A-b"]);
+        expect![[r#"
+            status.declaredFeatures[0]: Invalid value: "a": invalid feature name "a": must start with an UpperCamelCase segment, with subsequent segments separated by '/' (e.g., MyFeature or MyFeature/mySubFeature), and contain only alphanumeric characters and slashes
+            status.declaredFeatures[1]: Invalid value: "B//c": list must be sorted alphabetically
+            status.declaredFeatures[1]: Invalid value: "B//c": invalid feature name "B//c": must start with an UpperCamelCase segment, with subsequent segments separated by '/' (e.g., MyFeature or MyFeature/mySubFeature), and contain only alphanumeric characters and slashes
+            status.declaredFeatures[2]: Invalid value: "A": list must be sorted alphabetically
+            status.declaredFeatures[3]: Duplicate value: "A"
+            status.declaredFeatures[4]: Invalid value: "A-b": invalid feature name "A-b": must start with an UpperCamelCase segment, with subsequent segments separated by '/' (e.g., MyFeature or MyFeature/mySubFeature), and contain only alphanumeric characters and slashes"#]]
+        .assert_eq(&update_errors(&def(), "status", bad, json!({})));
+        let long = "A".repeat(LONGEST_FEATURE + 1);
+        assert!(
+            update_errors(&def(), "status", status(&[&long]), json!({}))
+                .contains("no more than 253 characters")
+        );
     }
 
     #[test]

@@ -264,6 +264,7 @@ impl Reporter {
         let mut status = json!({
             "runtimeHandlers": handlers.collect::<Vec<_>>(),
             "features": {"supplementalGroupsPolicy": runtime.supplemental_groups_policy},
+            "declaredFeatures": super::DECLARED_FEATURES,
             "capacity": capacity,
             "allocatable": allocatable,
             "addresses": addresses,
@@ -387,7 +388,7 @@ fn differs(shown: &Value, status: &Value) -> bool {
     let images = |v: &Value| v["images"].as_array().cloned().unwrap_or_default();
     addresses(shown) != addresses(status)
         || images(shown) != images(status)
-        || ["daemonEndpoints", "volumesInUse", "runtimeHandlers", "features"]
+        || ["daemonEndpoints", "volumesInUse", "runtimeHandlers", "features", "declaredFeatures"]
             .iter()
             .any(|f| shown[*f] != status[*f])
         // Others may show resources of the node too.

@@ -197,6 +197,7 @@ fn status(place: &SimulatedNode, listener: Option<SocketAddr>, now: &str, boot: 
             condition("PIDPressure", "False", "KubeletHasSufficientPID", "kubelet has sufficient PID available"),
             condition("Ready", "True", "KubeletReady", "kubelet is posting ready status"),
         ],
+        "declaredFeatures": crate::node::DECLARED_FEATURES,
         "nodeInfo": {
             "architecture": "amd64",
             "bootID": boot,
