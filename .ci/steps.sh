@@ -153,6 +153,21 @@ step_why() {
   KAJI=$kaji bash tests/why/walk.sh
 }
 
+# The console in a browser: every view, what axe finds, many rows, slow and broken connections.
+step_console() {
+  if ! command -v npm >/dev/null; then
+    echo "SKIPPED console: there is no npm"
+    return
+  fi
+  if ! command -v chromium >/dev/null; then
+    (apt-get update -qq && apt-get install -y -qq chromium) || {
+      echo "SKIPPED console: chromium cannot be installed"
+      return
+    }
+  fi
+  KAJI=$kaji bash tests/console/run.sh
+}
+
 # Clusters by name, in the background.
 step_clusters() {
   KAJI=$kaji bash tests/clusters/walk.sh

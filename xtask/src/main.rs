@@ -7,6 +7,7 @@ use clap::{Parser, Subcommand};
 mod bench;
 mod chaos;
 mod codegen;
+mod console_vendor;
 mod dist;
 mod fuzz;
 mod tidy;
@@ -29,6 +30,8 @@ enum Command {
     CheckWatches(watches::Args),
     /// Write the table of built-in types from public Kubernetes sources.
     Codegen(codegen::Args),
+    /// Bundle the console's libraries anew, with npm.
+    ConsoleVendor,
     /// Build the program as it is shipped.
     Dist(dist::Args),
     /// Run the fuzz targets, each for a while.
@@ -49,6 +52,7 @@ fn main() -> ExitCode {
         Command::Chaos(args) => chaos::run(root(), &args).map_err(Into::into),
         Command::CheckWatches(args) => watches::run(root(), &args).map_err(Into::into),
         Command::Codegen(args) => codegen::run(&args).map_err(Into::into),
+        Command::ConsoleVendor => console_vendor::run(root()).map_err(Into::into),
         Command::Dist(args) => dist(&args),
         Command::Fuzz(args) => fuzz::run(root(), &args).map_err(Into::into),
         Command::Tidy => tidy(),

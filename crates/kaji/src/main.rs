@@ -2,6 +2,8 @@
 
 mod cluster_commands;
 mod component_commands;
+#[cfg(feature = "console")]
+mod console_command;
 mod doctor_command;
 mod fork_command;
 mod node_commands;
@@ -82,6 +84,9 @@ enum Command {
     Node(NodeArgs),
     /// Explains why an object is not as it was asked to be, or why a request is forbidden: what is known, what follows, what to do.
     Why(why_command::Why),
+    /// Serves the web console on a loopback address, with the credentials of a kubeconfig.
+    #[cfg(feature = "console")]
+    Console(console_command::Console),
     /// Runs whole clusters in a simulation, with faults drawn from a seed, and checks what must hold of them.
     Sim(sim_command::Sim),
     /// Writes completions for a shell: bash, zsh, fish, powershell or elvish.
@@ -207,6 +212,8 @@ fn main() -> ExitCode {
         Command::Image(image) => runtime.block_on(images(image)),
         Command::Node(node) => runtime.block_on(node_commands::node(node, refusal)),
         Command::Why(args) => return runtime.block_on(why_command::why(args)),
+        #[cfg(feature = "console")]
+        Command::Console(args) => runtime.block_on(console_command::console(args)),
         Command::Sim(args) => sim_command::simulate(&args),
         Command::Completion(args) => shell_commands::completion(&args, command()),
         Command::Man(args) => shell_commands::man(&args, command()),

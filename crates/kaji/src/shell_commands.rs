@@ -15,7 +15,7 @@ use std::{
 /// The commands by what they are for, in the order in which a new user needs them.
 const GROUPS: &[(&str, &[&str])] = &[
     ("Clusters", &["up", "list", "status", "logs", "stop", "start", "delete", "fork", "doctor"]),
-    ("Questions", &["why"]),
+    ("Questions", &["why", "console"]),
     ("Data", &["snapshot", "store", "etcd"]),
     ("Nodes", &["agent", "token", "node", "image"]),
     ("Tests", &["envtest", "sim"]),

@@ -11,6 +11,7 @@ mod body;
 mod body_memory;
 pub mod cluster_authentication_trust;
 mod connect;
+mod console;
 mod cpu_fairness;
 mod deadline;
 mod discovery;

@@ -3,7 +3,7 @@
 //! extension server, engine or document -> response.
 //!
 //! Invariants:
-//! - Every request, from a socket or from inside the process, takes this path; nothing bypasses authorization.
+//! - Every request, from a socket or from inside the process, takes this path; nothing but the console's files bypasses authorization.
 //! - A write runs to its end, in one task, even when its client disconnects.
 //! - A panic is answered with 500 and affects no other request.
 //! - A request that is being served holds its seats, even when its client disconnects.
@@ -122,6 +122,9 @@ impl Stack {
         let started = Instant::now();
         if let Some(refusal) = self.shutdown.refusal(request.uri().path(), request.headers()) {
             return refusal;
+        }
+        if let Some(file) = crate::console::serve(&request, &*self.random) {
+            return file;
         }
         let (method, uri) = (request.method().clone(), request.uri().clone());
         // A panic before a request is parsed, or after it is answered. One between them is caught, and recorded, below.

@@ -1,0 +1,24 @@
+// The views by the first part of the address.
+//
+// The history of objects gets its tab in views/object.js (TABS) and its scrubber in views/timeline.js (`source`).
+import { ProblemsView } from "./views/problems.js";
+import { KindView } from "./views/kind.js";
+import { ObjectView } from "./views/object.js";
+import { TimelineView } from "./views/timeline.js";
+import { GraphView } from "./views/graph.js";
+import { LogsView } from "./views/logs.js";
+import { MetricsView } from "./views/metrics.js";
+import { AccessView } from "./views/access.js";
+import { CreateView } from "./views/create.js";
+
+export const views = {
+  problems: ProblemsView,
+  k: KindView,
+  o: ObjectView,
+  timeline: TimelineView,
+  graph: GraphView,
+  logs: LogsView,
+  metrics: MetricsView,
+  access: AccessView,
+  new: CreateView,
+};

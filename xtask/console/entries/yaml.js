@@ -1,0 +1,1 @@
+export { parse, parseDocument, stringify, LineCounter, isMap, isSeq, isPair, isScalar } from "yaml";
