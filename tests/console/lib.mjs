@@ -5,49 +5,15 @@ import { createRequire } from "node:module";
 import { tmpdir } from "node:os";
 import path from "node:path";
 import { chromium } from "playwright-core";
+import { until } from "./check.mjs";
+
+export * from "./check.mjs";
 
 const require = createRequire(import.meta.url);
 export const AXE = require.resolve("axe-core/axe.min.js");
 const KAJI = path.resolve(process.env.KAJI ?? "target/debug/kaji");
 // Files of the console are taken from here instead of the program, while they are worked on.
 const FILES = process.env.KAJI_CONSOLE_FILES;
-
-let passed = 0;
-const failed = [];
-export const counts = () => ({ passed, failed });
-
-/** One thing that has to hold. */
-export async function check(name, body) {
-  if (process.env.ONLY && !name.includes(process.env.ONLY) && !name.startsWith("*")) return;
-  const began = Date.now();
-  try {
-    await body();
-    passed++;
-    console.log(`ok ${name.replace("*", "")} (${Date.now() - began} ms)`);
-  } catch (error) {
-    failed.push(name);
-    console.log(`FAIL ${name}: ${error.stack ?? error}`);
-  }
-}
-
-export function equal(got, want, what = "") {
-  const [a, b] = [JSON.stringify(got), JSON.stringify(want)];
-  if (a !== b) throw new Error(`${what}: ${a} is not ${b}`);
-}
-
-export function holds(condition, what) {
-  if (!condition) throw new Error(what);
-}
-
-export async function until(what, condition, seconds = 30) {
-  const end = Date.now() + seconds * 1000;
-  for (;;) {
-    const value = await condition();
-    if (value) return value;
-    if (Date.now() > end) throw new Error(`not within ${seconds} s: ${what}`);
-    await new Promise((done) => setTimeout(done, 100));
-  }
-}
 
 const children = [];
 

@@ -8,6 +8,7 @@ import { anvils, objects } from "./fixtures.mjs";
 import { many } from "./many.mjs";
 import { network } from "./network.mjs";
 import { oidc } from "./oidc.mjs";
+import { units } from "./units.mjs";
 
 const shots = process.env.SCREENSHOTS;
 
@@ -19,6 +20,7 @@ async function shot(page, name) {
   await page.screenshot({ path: path.join(shots, `${name}.png`) });
 }
 
+await units();
 const made = await cluster();
 const api = await client(await console_(made.kubeconfig));
 await check("*the fixtures are there", async () => {
@@ -160,6 +162,23 @@ await check("the editor: completion by the schema, a dry run's difference, and o
   await page.locator(".conflicts input").check();
   await page.getByRole("button", { name: "Write it" }).click();
   await until("the removal", async () => (await api.get(anvils[1][0])).spec.temper === undefined);
+  quiet();
+});
+
+const kept = await api.get("/apis/history.kaji.dev/v1alpha1").catch(() => null);
+if (kept) await check("the history of an object, revision by revision", async () => {
+  await go("#/o/forge.example.com/anvils/shop/large/history");
+  const scrubber = page.getByRole("slider", { name: "Revision" });
+  await until("all revisions", async () => (await page.locator(".revisions li").count()) >= 4);
+  await page.locator(".diff .minus", { hasText: "temper: soft" }).waitFor();
+  await scrubber.focus();
+  await page.keyboard.press("ArrowLeft");
+  await page.locator(".diff .plus", { hasText: "weight: 112" }).waitFor();
+  await page.locator(".facts dd", { hasText: "kaji-console" }).first().waitFor();
+  await axe(page);
+  await shot(page, "history");
+  await page.getByLabel("The whole object").check();
+  await page.locator(".diff", { hasText: "apiVersion: forge.example.com/v1" }).waitFor();
   quiet();
 });
 

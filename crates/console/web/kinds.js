@@ -22,7 +22,7 @@ export const kinds = computed(() => [...listed.value].sort((a, b) => a.kind.loca
 
 /** Groups that are no part of Kubernetes itself. */
 export function isCustom(resource) {
-  return resource.group.includes(".") && !resource.group.endsWith(".k8s.io") && resource.group !== "kaji.dev"
+  return resource.group.includes(".") && !resource.group.endsWith(".k8s.io") && !/(^|\.)kaji\.dev$/.test(resource.group)
     || resource.group.endsWith("gateway.networking.k8s.io");
 }
 

@@ -1,6 +1,4 @@
 // The views by the first part of the address.
-//
-// The history of objects gets its tab in views/object.js (TABS) and its scrubber in views/timeline.js (`source`).
 import { ProblemsView } from "./views/problems.js";
 import { KindView } from "./views/kind.js";
 import { ObjectView } from "./views/object.js";

@@ -15,10 +15,12 @@ function widthOf(column, samples) {
   return longest > 30 ? `minmax(${Math.min(180, px)}px, 1.5fr)` : `minmax(${Math.round(px)}px, ${Math.max(0.3, longest / 30).toFixed(2)}fr)`;
 }
 
+const collator = new Intl.Collator("en", { numeric: true });
+
 function compare(a, b) {
   const [x, y] = [parseFloat(a), parseFloat(b)];
   if (!Number.isNaN(x) && !Number.isNaN(y) && x !== y) return x - y;
-  return String(a ?? "").localeCompare(String(b ?? ""), undefined, { numeric: true });
+  return collator.compare(a ?? "", b ?? "");
 }
 
 export function KindView({ parts, query }) {

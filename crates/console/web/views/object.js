@@ -10,10 +10,11 @@ import { EventList } from "./events.js";
 import { Logs, podsOf } from "./logs.js";
 import { Terminal } from "./terminal.js";
 import { Graph } from "./graph.js";
+import { History, historyKind } from "./history.js";
 import { ObjectAccess } from "./access.js";
 import { Clues } from "./problems.js";
 
-// The tabs, and for which objects. The history of objects belongs here, as [`history`, `History`, …].
+// The tabs, and for which objects.
 const TABS = [
   ["", "Overview", () => true],
   ["yaml", "YAML", () => true],
@@ -21,6 +22,7 @@ const TABS = [
   ["logs", "Logs", (r) => podsOf(r) !== null],
   ["terminal", "Terminal", (r) => r.plural === "pods" && r.group === ""],
   ["graph", "Graph", () => true],
+  ["history", "History", (r) => Boolean(historyKind()) && r.group !== "history.kaji.dev"],
   ["access", "Access", () => true],
 ];
 
@@ -77,9 +79,10 @@ function One({ resource, ns, name, tab }) {
     logs: () => html`<${Logs} of=${{ resource, object }} />`,
     terminal: () => html`<${Terminal} pod=${object} />`,
     graph: () => html`<${Graph} start=${{ resource, object }} />`,
+    history: () => html`<${History} resource=${resource} object=${object} />`,
     access: () => html`<${ObjectAccess} resource=${resource} ns=${ns} name=${name} />`,
   }[tab] ?? (() => html`<${Empty}>There is no such part.</${Empty}>`);
-  return html`<div class=${`page ${["yaml", "logs", "terminal", "graph"].includes(tab) ? "fill" : ""}`}>${head}${body()}
+  return html`<div class=${`page ${["yaml", "logs", "terminal", "graph", "history"].includes(tab) ? "fill" : ""}`}>${head}${body()}
     ${asking === "delete" && html`<${Delete} resource=${resource} ns=${ns} name=${name} uid=${object.metadata.uid} onClose=${() => ask("")} />`}
     ${asking === "scale" && html`<${Scale} resource=${resource} ns=${ns} name=${name} onClose=${() => ask("")} />`}
   </div>`;

@@ -120,6 +120,7 @@ export function ProblemsView() {
     const stop = new AbortController();
     let timer = 0;
     const run = async () => {
+      const began = Date.now();
       try {
         const value = await look(ns, stop.signal);
         if (!stop.signal.aborted) set({ value });
@@ -127,7 +128,8 @@ export function ProblemsView() {
         if (!stop.signal.aborted) set((old) => ({ ...old, error, loading: false }));
       }
       const again = () => (document.visibilityState === "visible" ? run() : (timer = setTimeout(again, 2000)));
-      if (!stop.signal.aborted) timer = setTimeout(again, EVERY);
+      // A cluster that takes long to look at is looked at more rarely.
+      if (!stop.signal.aborted) timer = setTimeout(again, Math.max(EVERY, 8 * (Date.now() - began)));
     };
     set({ loading: true });
     run();

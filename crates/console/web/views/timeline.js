@@ -10,7 +10,7 @@ const SHOWN = 400;
 const BARS = 120;
 const SPANS = [[10 * 60_000, "10 minutes"], [60 * 60_000, "1 hour"], [6 * 3_600_000, "6 hours"], [24 * 3_600_000, "1 day"]];
 
-// Where the timeline gets what happened. Revisions of history.kaji.dev join the events here: one more source that calls `set`.
+// Where the timeline gets what happened. Revisions are kept by object, and are on the object's page (history.js).
 const source = (ns, signal, set) => followEvents(`/api/v1/${ns ? `namespaces/${ns}/` : ""}events`, MOST, signal, set);
 
 export function TimelineView() {
