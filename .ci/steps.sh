@@ -173,6 +173,12 @@ step_clusters() {
   KAJI=$kaji bash tests/clusters/walk.sh
 }
 
+# What is released, made of this build, installed and tried.
+step_packages() {
+  command -v rpm >/dev/null || apt-get install -y -qq rpm >/dev/null || echo "rpm cannot be installed"
+  XTASK=target/debug/xtask KAJI=$kaji bash tests/packages/walk.sh
+}
+
 step_envtest() {
   if ! command -v go >/dev/null; then
     echo "SKIPPED envtest: there is no go"

@@ -8,10 +8,10 @@
 //! while the server idles come first, then those of its start, then the rest in the compiler's order. Nothing depends on functions
 //! having different addresses: the compiler may merge them as well.
 
-use crate::{
-    bench::{self, start},
-    cargo,
-};
+mod build;
+
+use crate::bench::{self, start};
+use build::Build;
 use std::{
     collections::{HashMap, HashSet},
     fmt::Write as _,
@@ -25,7 +25,7 @@ use std::{
 const FEWEST: usize = 1000;
 
 /// Functions with the same machine code are linked once, as glue that frees values often is.
-const SAME_CODE_ONCE: &str = "-Clink-arg=-Wl,--icf=all";
+const SAME_CODE_ONCE: &str = "--icf=all";
 
 /// What is built, and how it is run.
 #[derive(clap::Args)]
@@ -39,6 +39,10 @@ pub struct Args {
     /// How many seconds it is observed once it is ready.
     #[arg(long, default_value_t = 60)]
     idle: u64,
+    /// A target with a C library of its own, *-linux-musl: the program is linked statically, and its C code is compiled by the zig of
+    /// PyPI's ziglang. Without one, the program is for this machine.
+    #[arg(long)]
+    target: Option<String>,
 }
 
 /// Why the program could not be built.
@@ -60,37 +64,21 @@ pub enum Error {
 /// # Errors
 /// When a step fails; valgrind has to be installed.
 pub fn run(root: &Path, args: &Args) -> Result<PathBuf, Error> {
-    let build = |extra: &[String]| {
-        let mut cargo = cargo();
-        cargo.current_dir(root).args([
-            "rustc",
-            "--profile",
-            &args.profile,
-            "-p",
-            "kaji",
-            "--bin",
-            "kaji",
-            "--",
-        ]);
-        cargo.arg(SAME_CODE_ONCE).args(extra);
-        check(cargo.status().map(|status| (status.success(), String::new())), "cargo rustc")
-    };
-    // Callgrind names functions by the symbols, which the profile strips.
-    build(&["-Cstrip=debuginfo".into()])?;
-    let program = root.join("target").join(&args.profile).join("kaji");
     let dir = std::env::temp_dir().join(format!("kaji-dist-{}", std::process::id()));
     fs::create_dir_all(&dir).map_err(|e| file(&dir, e))?;
-    let outcome = observe(&program, &dir, args).and_then(|names| {
+    let outcome = Build::new(root, &dir, args).and_then(|build| {
+        // Callgrind names functions by the symbols, which the profile strips.
+        let program = build.run("debuginfo", &[])?;
+        if !build.runs_here() {
+            return build.run("symbols", &[]);
+        }
         let order = dir.join("order");
-        fs::write(&order, names).map_err(|e| file(&order, e))?;
-        build(&[
-            "-Cstrip=symbols".into(),
-            format!("-Clink-arg=-Wl,--symbol-ordering-file={}", order.display()),
-            "-Clink-arg=-Wl,--no-warn-symbol-ordering".into(),
-        ])
+        fs::write(&order, observe(&program, &dir, args)?).map_err(|e| file(&order, e))?;
+        let ordering = format!("--symbol-ordering-file={}", order.display());
+        build.run("symbols", &[&ordering, "--no-warn-symbol-ordering"])
     });
     let removed = fs::remove_dir_all(&dir).map_err(|e| file(&dir, e));
-    outcome.and(removed).map(|()| program)
+    outcome.and_then(|program| removed.map(|()| program))
 }
 
 fn file(path: &Path, error: io::Error) -> Error {

@@ -10,6 +10,7 @@ mod codegen;
 mod console_vendor;
 mod dist;
 mod fuzz;
+mod package;
 mod tidy;
 mod watches;
 
@@ -36,6 +37,8 @@ enum Command {
     Dist(dist::Args),
     /// Run the fuzz targets, each for a while.
     Fuzz(fuzz::Args),
+    /// Make what is released of programs that were built for their targets.
+    Package(package::Args),
     /// Check the rules of the tree that no compiler checks.
     Tidy,
 }
@@ -55,6 +58,7 @@ fn main() -> ExitCode {
         Command::ConsoleVendor => console_vendor::run(root()).map_err(Into::into),
         Command::Dist(args) => dist(&args),
         Command::Fuzz(args) => fuzz::run(root(), &args).map_err(Into::into),
+        Command::Package(args) => package::run(root(), &args).map(drop).map_err(Into::into),
         Command::Tidy => tidy(),
     };
     match result {

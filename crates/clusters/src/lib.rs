@@ -8,6 +8,7 @@
 //! - `doctor`: what the machine has and lacks for clusters.
 //! - `launch`: starting a server in the background.
 //! - `log`: the end of a server's log.
+//! - `service_manager`: notices of start and end for systemd.
 //!
 //! Invariants: nothing is removed but directories with a record. A process is only sent signals if it is the one in the record: its
 //! id, its start and the machine's boot are compared, since ids of processes are used again.
@@ -19,6 +20,7 @@ pub mod log;
 pub mod name;
 pub mod process;
 pub mod record;
+pub mod service_manager;
 
 pub use directories::ClusterDirectories;
 pub use name::ClusterName;

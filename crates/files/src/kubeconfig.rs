@@ -131,7 +131,7 @@ fn yaml(config: &Value) -> Result<String, String> {
 pub fn merge(
     config: &mut Map<String, Value>,
     name: &str,
-    entries: [(&'static str, &'static str, Value); 3],
+    entries: impl IntoIterator<Item = (&'static str, &'static str, Value)>,
 ) -> Result<(), String> {
     config.entry("apiVersion").or_insert_with(|| "v1".into());
     config.entry("kind").or_insert_with(|| "Config".into());
@@ -211,6 +211,41 @@ pub fn remove(path: &Path, name: &str) -> Result<(), KubeconfigError> {
     })
 }
 
+/// A kubeconfig with the entries of one cluster, and nothing else of the file; `server` replaces the server's URL.
+///
+/// # Errors
+/// When the file cannot be read or parsed, or has nothing of the cluster.
+pub fn extract(path: &Path, name: &str, server: Option<&str>) -> Result<String, KubeconfigError> {
+    let malformed = |reason: String| KubeconfigError::Malformed { path: path.into(), reason };
+    let text = std::fs::read_to_string(path)
+        .map_err(|source| KubeconfigError::Read { path: path.into(), source })?;
+    let config = parse(&text).map_err(malformed)?;
+    let mut extract = Map::new();
+    extract.insert("current-context".into(), name.into());
+    for (list, field) in [("clusters", "cluster"), ("users", "user"), ("contexts", "context")] {
+        let items = config.get(list).and_then(Value::as_array).map(Vec::as_slice).unwrap_or_default();
+        let entry = items.iter().find(|item| item["name"] == name).and_then(|item| item.get(field));
+        let mut entry = entry.cloned().ok_or_else(|| malformed(format!("{list} has no {name}")))?;
+        if let (Some(server), "clusters") = (server, list) {
+            entry["server"] = server.into();
+        }
+        merge(&mut extract, name, [(list, field, entry)]).map_err(malformed)?;
+    }
+    yaml(&Value::Object(extract)).map_err(malformed)
+}
+
+/// A kubeconfig's mapping.
+fn parse(text: &str) -> Result<Map<String, Value>, String> {
+    if text.trim().is_empty() {
+        return Ok(Map::new());
+    }
+    match serde_saphyr::from_str(text) {
+        Ok(Value::Object(map)) => Ok(map),
+        Ok(_) => Err("not a mapping".into()),
+        Err(error) => Err(error.to_string().lines().next().unwrap_or_default().to_owned()),
+    }
+}
+
 /// Changes a file, which need not exist, unless `edit` says that nothing has changed.
 fn change(
     path: &Path,
@@ -218,14 +253,7 @@ fn change(
 ) -> Result<(), KubeconfigError> {
     let malformed = |reason: String| KubeconfigError::Malformed { path: path.into(), reason };
     let mut config = match read(path) {
-        Ok(text) if text.trim().is_empty() => Map::new(),
-        Ok(text) => match serde_saphyr::from_str(&text) {
-            Ok(Value::Object(map)) => map,
-            Ok(_) => return Err(malformed("not a mapping".into())),
-            Err(error) => {
-                return Err(malformed(error.to_string().lines().next().unwrap_or_default().to_owned()));
-            }
-        },
+        Ok(text) => parse(&text).map_err(malformed)?,
         Err(e) if e.kind() == io::ErrorKind::NotFound => Map::new(),
         Err(source) => return Err(KubeconfigError::Read { path: path.into(), source }),
     };
@@ -250,6 +278,27 @@ mod tests {
     use super::*;
 
     const USER: ClientCertificate<'static> = ClientCertificate { certificate: "C", key: "K" };
+
+    #[test]
+    fn extracts_one_cluster() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("config");
+        write(&path, "a", "https://a:1", "CA", USER).unwrap();
+        write(&path, "b", "https://b:1", "CA", USER).unwrap();
+        let extract = |server| {
+            let text = extract(&path, "a", server).unwrap();
+            assert!(!text.contains("https://b"), "{text}");
+            serde_saphyr::from_str::<Value>(&text).unwrap()
+        };
+        let config = extract(None);
+        assert_eq!(config["current-context"], "a");
+        assert_eq!(config["clusters"][0]["cluster"]["server"], "https://a:1");
+        assert_eq!(config["users"][0]["user"]["client-key-data"], BASE64.encode("K"));
+        assert_eq!(extract(Some("https://c:1"))["clusters"][0]["cluster"]["server"], "https://c:1");
+        let missing = super::extract(&path, "c", None).unwrap_err().to_string();
+        assert!(missing.contains("clusters has no c"), "{missing}");
+        assert!(super::extract(&dir.path().join("none"), "a", None).is_err());
+    }
 
     #[test]
     fn reads_the_certificate_authority_of_one_cluster() {

@@ -89,6 +89,16 @@ pub struct Several {
     base: Base,
 }
 
+/// Flags of `kaji kubeconfig`.
+#[derive(Args)]
+pub struct KubeconfigFlags {
+    #[command(flatten)]
+    one: One,
+    /// The server's URL as the reader of the kubeconfig reaches it.
+    #[arg(long, value_name = "URL")]
+    server: Option<String>,
+}
+
 /// Flags of `kaji logs`.
 #[derive(Args)]
 pub struct Logs {
@@ -325,6 +335,16 @@ pub fn delete(args: &Several) -> Result<(), Box<dyn Error>> {
         directories.remove(&name)?;
         writeln!(std::io::stdout().lock(), "Deleted cluster {name}.")?;
     }
+    Ok(())
+}
+
+/// Prints a kubeconfig of one cluster.
+pub fn print_kubeconfig(args: &KubeconfigFlags) -> Result<(), Box<dyn Error>> {
+    let record = args.one.base.directories()?.record(&args.one.name)?;
+    let name = record.name.context();
+    let path = record.kubeconfig.as_ref().ok_or("no kubeconfig has been written for this cluster")?;
+    let text = kubeconfig::extract(path, &name, args.server.as_deref())?;
+    std::io::stdout().lock().write_all(text.as_bytes())?;
     Ok(())
 }
 

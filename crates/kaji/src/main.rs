@@ -53,6 +53,8 @@ enum Command {
     Stop(cluster_commands::Several),
     /// Stops clusters and removes their data, containers and kubeconfig contexts.
     Delete(cluster_commands::Several),
+    /// Prints a kubeconfig of one cluster alone, to be handed on.
+    Kubeconfig(cluster_commands::KubeconfigFlags),
     /// Shows the log of a cluster that runs in the background.
     Logs(cluster_commands::Logs),
     /// Shows what this machine has and lacks for clusters, and what to do about it.
@@ -201,6 +203,7 @@ fn main() -> ExitCode {
         Command::Stop(args) => cluster_commands::stop(&args),
         Command::Delete(args) => cluster_commands::delete(&args),
         Command::Logs(args) => cluster_commands::logs(&args),
+        Command::Kubeconfig(args) => cluster_commands::print_kubeconfig(&args),
         Command::ControllerManager(flags) => runtime.block_on(component_commands::controller_manager(*flags)),
         Command::Scheduler(flags) => runtime.block_on(component_commands::scheduler(*flags)),
         Command::Envtest(envtest) => assets(&envtest),

@@ -6,6 +6,7 @@ use kaji::{
     Cluster, Environment, Nodes, Options,
     agent::{Agent, AgentOptions},
 };
+use kaji_clusters::service_manager::{Notice, notify};
 use kaji_meta::random::SystemRandom;
 use kaji_node::{
     fleet::{self, FleetConfig, NodeFleet},
@@ -115,13 +116,15 @@ pub async fn agent(args: Join) -> Result<(), Box<dyn std::error::Error>> {
     }
     out.flush()?;
     drop(out);
+    notify(Notice::Ready)?;
     let outcome = tokio::select! {
         stopped = stop_signal() => stopped.map_err(Into::into),
         failed = agent.failed() => Err(failed.into()),
         () = input_ends(), if args.until_stdin_closes => Ok(()),
     };
+    let noticed = notify(Notice::Stopping);
     agent.stop().await;
-    outcome
+    outcome.and(noticed.map_err(Into::into))
 }
 
 /// Resolves when standard input has ended.

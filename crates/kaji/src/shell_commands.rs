@@ -14,7 +14,10 @@ use std::{
 
 /// The commands by what they are for, in the order in which a new user needs them.
 const GROUPS: &[(&str, &[&str])] = &[
-    ("Clusters", &["up", "list", "status", "logs", "stop", "start", "delete", "fork", "doctor"]),
+    (
+        "Clusters",
+        &["up", "list", "status", "kubeconfig", "logs", "stop", "start", "delete", "fork", "doctor"],
+    ),
     ("Questions", &["why", "console"]),
     ("Data", &["snapshot", "store", "etcd"]),
     ("Nodes", &["agent", "token", "node", "image"]),

@@ -8,6 +8,7 @@ use kaji::{Cluster, kubeconfig};
 use kaji_clusters::{
     ClusterDirectories, ClusterError, ClusterName, ClusterRecord, ProcessId, State,
     launch::{self, Launch},
+    service_manager::{Notice, notify},
 };
 use kaji_oci::rootless::Facts;
 use kaji_options::{ServerFlags, server_flags::SIMULATED};
@@ -310,12 +311,14 @@ pub async fn serve(server: Server) -> Result<(), Box<dyn Error>> {
     writeln!(out, "{}; the data {data}.", registration.how_to_stop())?;
     out.flush()?;
     drop(out);
+    notify(Notice::Ready)?;
     until_stopped(&cluster, writes.then_some((&*path, &*context))).await?;
+    let noticed = notify(Notice::Stopping);
     if let Some(fleet) = fleet {
         fleet.stop().await;
     }
     cluster.stop().await;
-    Ok(())
+    Ok(noticed?)
 }
 
 /// Keeps the kubeconfig's certificate current until a signal comes.
