@@ -166,6 +166,7 @@ step_console() {
     }
   fi
   KAJI=$kaji bash tests/console/run.sh
+  [[ ! -d tests/console/node_modules ]] || KAJI=$kaji timeout 300 bash tests/console/node.sh
 }
 
 # Clusters by name, in the background.

@@ -11,7 +11,8 @@ function widthOf(column, samples) {
   if (column.name === "Name") return "minmax(200px, 2fr)";
   if (column.name === "Namespace") return "minmax(110px, 1fr)";
   const longest = samples.reduce((n, text) => Math.max(n, String(text ?? "").length), column.name.length + 2);
-  const px = Math.min(320, 22 + longest * 7.2);
+  // The mark of a status, too.
+  const px = Math.min(320, (column.type === "string" ? 36 : 22) + longest * 7.2);
   return longest > 30 ? `minmax(${Math.min(180, px)}px, 1.5fr)` : `minmax(${Math.round(px)}px, ${Math.max(0.3, longest / 30).toFixed(2)}fr)`;
 }
 
