@@ -169,6 +169,11 @@ step_console() {
   [[ ! -d tests/console/node_modules ]] || KAJI=$kaji timeout 300 bash tests/console/node.sh
 }
 
+# Which user changed what, and states at a time.
+step_history() {
+  KAJI=$kaji bash tests/history/walk.sh
+}
+
 # Clusters by name, in the background.
 step_clusters() {
   KAJI=$kaji bash tests/clusters/walk.sh

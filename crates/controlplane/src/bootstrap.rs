@@ -43,6 +43,7 @@ const PRIORITY_CLASSES: &[(&str, i64, &str)] = &[
 /// Upstream's metrics-server brings such a role; a name of its own keeps the two apart.
 const METRICS_READER: &str = "kaji:aggregated-metrics-reader";
 const REFUSALS_READER: &str = "kaji:aggregated-refusals-reader";
+const HISTORY_READER: &str = "kaji:aggregated-history-reader";
 
 /// What the objects say about the cluster.
 pub struct Facts<'a> {
@@ -66,6 +67,8 @@ pub struct Facts<'a> {
     pub features: Features,
     /// Whether the provisioner of the default storage class runs.
     pub storage_class: bool,
+    /// Whether a history of objects is kept.
+    pub history: bool,
 }
 
 /// Creates missing objects.
@@ -91,6 +94,7 @@ pub async fn run(engine: &Arc<Engine>, facts: &Facts<'_>) -> Result<(), Status> 
         priority_classes(api),
         metrics_reader(api),
         refusals_reader(api),
+        history_reader(api, facts),
         default_roles::ensure_cluster_wide(api, facts.features),
         kaji_server::flowcontrol::ensure(engine),
         kaji_aggregator::ensure(engine),
@@ -140,6 +144,22 @@ async fn refusals_reader(api: &dyn Api) -> Result<(), Status> {
     role["rules"] = json!([{
         "apiGroups": [kaji_refusals::GROUP],
         "resources": [kaji_refusals::RESOURCE],
+        "verbs": ["get", "list"],
+    }]);
+    ensure(api, &GroupResource::new("rbac.authorization.k8s.io", "clusterroles"), "", role).await
+}
+
+/// Recorded revisions, for the users of the roles `view`, `edit` and `admin`; each is shown only those of objects that it may get.
+/// Purges are for users with every right, unless a role grants them.
+async fn history_reader(api: &dyn Api, facts: &Facts<'_>) -> Result<(), Status> {
+    if !facts.history {
+        return Ok(());
+    }
+    let mut role = object("rbac.authorization.k8s.io/v1", "ClusterRole", HISTORY_READER);
+    role["metadata"]["labels"] = aggregated();
+    role["rules"] = json!([{
+        "apiGroups": [kaji_history::GROUP],
+        "resources": [kaji_history::REVISIONS],
         "verbs": ["get", "list"],
     }]);
     ensure(api, &GroupResource::new("rbac.authorization.k8s.io", "clusterroles"), "", role).await

@@ -342,6 +342,12 @@ impl Transformers {
         }
     }
 
+    /// Whether values under this key are written encrypted.
+    pub fn encrypts(&self, key: &str) -> bool {
+        let first = self.rules.of(key).and_then(|methods| methods.0.first());
+        first.is_some_and(|method| !matches!(**method, Method::Identity))
+    }
+
     /// Whether values under this key are transformed at all.
     pub fn covers(&self, key: &str) -> bool {
         self.rules.of(key).is_some()

@@ -6,10 +6,12 @@
 mod blame;
 mod fields;
 mod moment;
+mod restore;
 
-pub use blame::blame;
-pub use fields::{changes, leaves};
+pub use blame::{Origin, blame, origins};
+pub use fields::{FieldChange, changes, leaves};
 pub use moment::Moment;
+pub use restore::Restoration;
 
 use crate::{Api, ExplainError, Refusal, Subject, discovery::Discovery};
 use jiff::Timestamp;
@@ -18,6 +20,7 @@ use kaji_meta::{
     object::{arr_at, str_at},
 };
 use kaji_runtime::client::escape;
+use serde::Serialize;
 use serde_json::Value;
 use std::fmt::Write as _;
 
@@ -29,8 +32,9 @@ const PAGES: usize = 2_000;
 /// What stands for a value that is not kept.
 const REDACTED: &str = "redacted:";
 
-/// One entry of a history.
-#[derive(Clone, Debug, PartialEq)]
+/// One entry of a history. As JSON it has the API's names.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+#[serde(rename_all = "camelCase")]
 pub struct Revision {
     /// The resourceVersion.
     pub revision: u64,
@@ -41,20 +45,27 @@ pub struct Revision {
     /// The user; empty when it is not known.
     pub user: String,
     /// The user agent.
+    #[serde(skip_serializing_if = "String::is_empty")]
     pub user_agent: String,
     /// The field manager.
+    #[serde(rename = "fieldManager", skip_serializing_if = "String::is_empty")]
     pub manager: String,
     /// The verb.
+    #[serde(skip_serializing_if = "String::is_empty")]
     pub verb: String,
     /// The subresource.
+    #[serde(skip_serializing_if = "String::is_empty")]
     pub subresource: String,
     /// The audit id.
+    #[serde(rename = "auditID", skip_serializing_if = "String::is_empty")]
     pub audit_id: String,
-    /// The first revision of a gap.
+    /// The first revision of a gap, else 0.
     pub since: u64,
     /// About a gap or a purge.
+    #[serde(skip_serializing_if = "String::is_empty")]
     pub message: String,
     /// The object, or its last state before it was deleted.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub state: Option<Value>,
 }
 
@@ -205,6 +216,35 @@ impl ObjectHistory {
             "Purged" => wrong(format!("{} (by {} at {})", found.message, found.user(), found.time)),
             _ if found.is_state() => Ok((found, before[at + 1..].to_vec())),
             _ => wrong(format!("revision {} has no state", found.revision)),
+        }
+    }
+
+    /// The last state of an object that was deleted: what there is to restore without a moment.
+    ///
+    /// # Errors
+    /// When the object was not deleted.
+    pub fn deleted(&self) -> Result<&Revision, ExplainError> {
+        let last = self.revisions.iter().rev().find(|revision| revision.change != "Gap");
+        last.filter(|last| last.change == "Deleted" && last.state.is_some()).ok_or_else(|| {
+            let text = "it was not deleted: say which state is meant (--at; `kaji history` shows them)";
+            ExplainError::NotFound(format!("{}/{}: {text}", self.resource, self.name))
+        })
+    }
+
+    /// The state before a revision; `None` where the revision created the object.
+    ///
+    /// # Errors
+    /// When that state is not recorded.
+    pub fn before(&self, revision: u64) -> Result<Option<&Revision>, ExplainError> {
+        let at = self.revisions.iter().position(|r| r.revision == revision && r.is_state());
+        let (before, at) = at.map_or((&[][..], None), |at| (&self.revisions[..at], self.revisions.get(at)));
+        match (at, before.last()) {
+            (Some(at), _) if at.change == "Created" => Ok(None),
+            (Some(_), Some(before)) if before.is_state() => Ok(Some(before)),
+            _ => Err(ExplainError::NotFound(format!(
+                "{}/{}: what was before revision {revision} is not recorded",
+                self.resource, self.name
+            ))),
         }
     }
 

@@ -1,7 +1,7 @@
 //! Why an object is not as it was asked to be, how it came to be as it is, and what hangs on it: the answers of `kaji why`, of
 //! `kaji history` and what goes with it, and of `kaji tree`.
 //!
-//! - `api`: the requests that an explanation makes; `reader` makes each once and keeps what was refused.
+//! - `api`: the requests that an explanation makes; `api_server`: the server of a connection that answers them; `reader` makes each once and keeps what was refused.
 //! - `discovery`: which resource a name of the command line means.
 //! - `report`: chains of statements with their certainty, as text and as JSON, and the exit code.
 //! - `questions`: one file a question, one line each in the table of `questions.rs`.
@@ -10,11 +10,12 @@
 //! - `names`: names that are nearly the same; `paths`: paths of objects, with names escaped.
 //!
 //! Invariants:
-//! - Nothing is read but by requests with the caller's credentials, and nothing is written: an explanation contains nothing that
-//!   the caller could not read. What could not be read is reported as unknown.
+//! - Nothing is read but by requests with the caller's credentials, and nothing is written but what `history::Restoration` is asked to:
+//!   an explanation contains nothing that the caller could not read. What could not be read is reported as unknown.
 //! - A statement is `known` only if an object, or an answer of the server, says so. A conclusion is `inferred`.
 
 mod api;
+mod api_server;
 mod case;
 mod discovery;
 pub mod history;
@@ -31,6 +32,7 @@ mod tests;
 mod tree;
 
 pub use api::{Api, Refusal};
+pub use api_server::ApiServer;
 pub use discovery::Subject;
 pub use report::{Cause, Certainty, Report, Sort, Statement};
 pub use rights::Request;

@@ -202,11 +202,39 @@ impl Archive {
     /// milliseconds of the epoch.
     ///
     /// # Errors
-    /// When the records cannot be written; then none of them is.
+    /// When records cannot be written; those before them are.
     pub fn append(&mut self, records: &[Record], now: i64) -> Result<(), ArchiveError> {
-        let path = self.active.path.clone();
-        self.active.append(records).map_err(file_error(&path))?;
-        self.tidy(now)
+        let mut rest = records;
+        loop {
+            let (first, later) = rest.split_at(self.room(rest));
+            let path = self.active.path.clone();
+            self.active.append(first).map_err(file_error(&path))?;
+            self.tidy(now)?;
+            if later.is_empty() {
+                return Ok(());
+            }
+            rest = later;
+        }
+    }
+
+    /// Bytes after which the active file is finished.
+    fn full(&self) -> u64 {
+        ACTIVE.min(self.limits.bytes / 4).max(1)
+    }
+
+    /// How many of the records go to the active file before it is finished. It ends with a whole transaction, and what comes at once
+    /// makes no file that is too large to be kept.
+    fn room(&self, records: &[Record]) -> usize {
+        let (mut bytes, mut last) = (self.active.bytes, 0);
+        for (at, record) in records.iter().enumerate() {
+            let is_former = record.change == Change::Former;
+            if at > 0 && !is_former && record.revision > last && bytes >= self.full() {
+                return at;
+            }
+            bytes += (record.key.len() + record.value.len()) as u64;
+            last = if is_former { last } else { record.revision };
+        }
+        records.len()
     }
 
     /// Finishes and removes files as the limits say.
@@ -216,7 +244,7 @@ impl Archive {
     pub fn tidy(&mut self, now: i64) -> Result<(), ArchiveError> {
         let millis = |time: Duration| i64::try_from(time.as_millis()).unwrap_or(i64::MAX);
         let old = self.active.first_time.is_some_and(|first| now.saturating_sub(first) > millis(ACTIVE_TIME));
-        if self.active.bytes >= ACTIVE.min(self.limits.bytes / 4).max(1) || old {
+        if self.active.bytes >= self.full() || old {
             self.finish()?;
         }
         while let Some((number, oldest)) = self.segments.first_key_value() {
@@ -385,6 +413,20 @@ pub fn erase(dir: &Path) -> Result<bool, ArchiveError> {
     }
     fs::remove_dir(dir).map_err(file_error(dir))?;
     Ok(true)
+}
+
+/// Removes the archive of a data directory, and those of other stores that were put aside there. How many there were.
+///
+/// # Errors
+/// When a file cannot be written or removed.
+pub fn erase_below(data_dir: &Path) -> Result<usize, ArchiveError> {
+    let mut erased = 0;
+    for entry in fs::read_dir(data_dir).map_err(file_error(data_dir))? {
+        let path = entry.map_err(file_error(data_dir))?.path();
+        let is_archive = path.file_stem().is_some_and(|stem| stem == crate::DIR) && path.is_dir();
+        erased += usize::from(is_archive && erase(&path)?);
+    }
+    Ok(erased)
 }
 
 fn remark_at(revision: Revision, now: i64) -> Record {

@@ -25,7 +25,7 @@ mod redact;
 mod revisions;
 mod segment;
 
-pub use archive::{Archive, ArchiveError, Found, Limits, Purged, erase};
+pub use archive::{Archive, ArchiveError, Found, Limits, Purged, erase, erase_below};
 pub use kaji_engine::Attribution;
 pub use machine::only_heartbeat;
 pub use record::{Change, Record};

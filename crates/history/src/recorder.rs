@@ -121,6 +121,11 @@ impl History {
         Arc::new(History { state, options, sources, recorded, asked: Notify::new() })
     }
 
+    /// Where the engine is to leave which request has made a revision.
+    pub fn attributions(&self) -> Arc<Attributions> {
+        self.sources.attributions.clone()
+    }
+
     fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -183,6 +188,7 @@ impl History {
             let mut recorded = self.recorded.subscribe();
             while *recorded.borrow_and_update() < revision {
                 self.asked.notify_one();
+                self.sources.store.request_progress();
                 if recorded.changed().await.is_err() {
                     return;
                 }

@@ -6,6 +6,7 @@ mod component_commands;
 mod console_command;
 mod doctor_command;
 mod fork_command;
+mod history_commands;
 mod node_commands;
 mod repair_commands;
 mod shell_commands;
@@ -86,6 +87,18 @@ enum Command {
     Node(NodeArgs),
     /// Explains why an object is not as it was asked to be, or why a request is forbidden: what is known, what follows, what to do.
     Why(why_command::Why),
+    /// Shows all recorded revisions of an object: when, which user, which client, and what changed.
+    History(history_commands::History),
+    /// Shows what differs between two recorded states of an object.
+    Diff(history_commands::Diff),
+    /// Shows the request that each field of an object is from.
+    Blame(history_commands::Blame),
+    /// Shows an object as it was at a time.
+    Get(history_commands::Get),
+    /// Writes an object anew as it was at a time, after showing what would change.
+    Restore(history_commands::Restore),
+    /// Shows the owners of an object, its dependents, and what it refers to.
+    Tree(history_commands::Tree),
     /// Serves the web console on a loopback address, with the credentials of a kubeconfig.
     #[cfg(feature = "console")]
     Console(console_command::Console),
@@ -136,7 +149,7 @@ struct StoreArgs {
 #[derive(Subcommand)]
 enum StoreCommand {
     /// Removes everything but current values from the store's files: drops history and rewrites the file, so that it has no
-    /// values that were deleted, or written before they were encrypted.
+    /// values that were deleted, or written before they were encrypted. The archive of `kaji history` is removed.
     Scrub(Scrub),
     /// Reads the store's files and compares all of it with its checksums. Changes nothing.
     Check(repair_commands::Check),
@@ -215,6 +228,12 @@ fn main() -> ExitCode {
         Command::Image(image) => runtime.block_on(images(image)),
         Command::Node(node) => runtime.block_on(node_commands::node(node, refusal)),
         Command::Why(args) => return runtime.block_on(why_command::why(args)),
+        Command::History(args) => runtime.block_on(history_commands::history(args)),
+        Command::Diff(args) => runtime.block_on(history_commands::diff(args)),
+        Command::Blame(args) => runtime.block_on(history_commands::blame(args)),
+        Command::Get(args) => runtime.block_on(history_commands::get(args)),
+        Command::Restore(args) => runtime.block_on(history_commands::restore(args)),
+        Command::Tree(args) => runtime.block_on(history_commands::tree(args)),
         #[cfg(feature = "console")]
         Command::Console(args) => runtime.block_on(console_command::console(args)),
         Command::Sim(args) => sim_command::simulate(&args),
@@ -320,10 +339,14 @@ async fn scrub(args: Scrub) -> Result<(), Box<dyn std::error::Error>> {
         args.encryption_provider_config.as_deref(),
     )
     .await?;
+    let archives = kaji_history::erase_below(&data_dir)?;
     let mut out = std::io::stdout().lock();
     writeln!(out, "The store in {} holds nothing but current values.", data_dir.display())?;
     if args.encryption_provider_config.is_some() {
         writeln!(out, "Rewritten values: {written}.")?;
+    }
+    if archives > 0 {
+        writeln!(out, "The history of objects was removed.")?;
     }
     Ok(())
 }

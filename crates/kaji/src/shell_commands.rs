@@ -18,7 +18,7 @@ const GROUPS: &[(&str, &[&str])] = &[
         "Clusters",
         &["up", "list", "status", "kubeconfig", "logs", "stop", "start", "delete", "fork", "doctor"],
     ),
-    ("Questions", &["why", "console"]),
+    ("Questions", &["why", "history", "diff", "blame", "get", "restore", "tree", "console"]),
     ("Data", &["snapshot", "store", "etcd"]),
     ("Nodes", &["agent", "token", "node", "image"]),
     ("Tests", &["envtest", "sim"]),

@@ -26,8 +26,11 @@ use kaji_aggregator::Aggregator;
 use kaji_auth::authn::{ClusterAuthenticationInfo, SigningKey};
 use kaji_builtins::{ApiHandle, Deps, SharedPorts};
 use kaji_controllers::NodeRanges;
-use kaji_controlplane::{Kubelets, bootstrap, service_endpoints::ServerEndpoints, shared_ports::Allocation};
+use kaji_controlplane::{
+    Kubelets, bootstrap, history, service_endpoints::ServerEndpoints, shared_ports::Allocation,
+};
 use kaji_engine::{Engine, EngineOptions};
+use kaji_history::History;
 use kaji_meta::time::Clock;
 use kaji_node::network;
 use kaji_options::{
@@ -69,9 +72,10 @@ struct Settings {
     audit: Option<Arc<Audit>>,
 }
 
-/// The store and its encryption.
+/// The store, its encryption, and the history of what is in it.
 struct Storage {
     encryption: Encryption,
+    history: Option<Arc<History>>,
     /// Holds encrypted values.
     raw_store: Arc<dyn Store>,
     store: Arc<dyn Store>,
@@ -115,11 +119,13 @@ impl Configured {
             None => backend::open(&settings.options, &settings.object_clock, &mut metrics).await?,
         };
         let store = backend::around(&settings.options, raw_store.clone(), &encryption);
+        let (clock, encrypts) = (&settings.object_clock, encryption.encrypts());
+        let history = history::of_options(&settings.options, &store, clock, encrypts);
         let Options { data_dir, serving, .. } = &settings.options;
         let (serving, dir) = (serving.clone(), data_dir.join("pki"));
         let (names, now) = (serving_names(&settings.options, settings.service_ip), settings.clock.now());
         let certificates = tokio::spawn(blocking(move || serving.load(&dir, names, now)));
-        let storage = Storage { encryption, raw_store, store };
+        let storage = Storage { encryption, history, raw_store, store };
         Ok(StoreOpened { settings, metrics, storage, certificates })
     }
 }
@@ -143,6 +149,7 @@ impl StoreOpened {
             clock: object_clock.clone(),
             random: self.settings.environment.random.clone(),
             features: options.features,
+            attributions: self.storage.history.as_ref().map(|history| history.attributions()),
             ..EngineOptions::default()
         };
         let engine = Engine::open(self.store(), engine_options).await?;
@@ -196,6 +203,9 @@ impl EngineOpened {
         let refusals = Arc::new(Refusals::new(object_clock.clone(), Limits::default()));
         let mut computed = kaji_resource_metrics::defs(&usage);
         computed.push(kaji_refusals::def(&refusals, &authz.authorizer));
+        computed.extend(
+            storage.history.iter().flat_map(|history| kaji_history::defs(history, &authz.authorizer)),
+        );
         engine.register([kaji_builtins::all(&deps), computed].concat()).await?;
         let conversions =
             kaji_apiextensions::Conversions { callers: plugins.callers.clone(), ..Default::default() };
@@ -281,6 +291,7 @@ impl ListenerBound {
             features: settings.options.features,
             storage_class: settings.options.controllers
                 && settings.options.selection.includes(kaji_controllers::LOCAL_PATH_PROVISIONER),
+            history: self.former.storage.history.is_some(),
         };
         bootstrap::run(engine, &facts).await.map_err(StartError::Bootstrap)?;
         let endpoints = settings.join_servers(&self.former.storage.store, engine, facts.advertise).await?;
@@ -350,7 +361,10 @@ impl Bootstrapped {
             tls::Reload::new(flags, serving, &authn.authorities, certificates.clone(), (front, sender));
         background.follow_files(&settings, reload, authn, authz, &certificates, (identity, &aggregator));
         background.follow_objects(&settings, &stack, aggregator, authentication.clone());
-        let Storage { encryption, raw_store, store } = storage;
+        let Storage { encryption, history, raw_store, store } = storage;
+        if let Some(history) = history {
+            background.tasks.spawn(history.run(stopped, drained.clone()));
+        }
         background.follow_encryption(&settings.options, encryption, raw_store).await;
         let parts = (token_signer, loop_metrics, authentication);
         let loop_config = settings.into_loop_config(address, &stack, &certificates, parts);

@@ -5,21 +5,13 @@
 
 use crate::Cli;
 use clap::{Args, Parser, ValueEnum};
-use futures_util::future::BoxFuture;
-use http_body_util::BodyExt;
 use kaji_access::client_connection::config_of_flags;
-use kaji_explain::{Api, Refusal, Report, Request, Subject, explain, explain_forbidden};
+use kaji_explain::{ApiServer, Report, Request, Subject, explain, explain_forbidden};
 use kaji_options::ClientConnectionFlags;
-use kube::client::Body;
-use serde_json::Value;
 use std::{ffi::OsStr, io::Write, path::Path, process::ExitCode};
 
 /// The name under which kubectl finds a plug-in for `kubectl why`.
 const PLUGIN: &str = "kubectl-why";
-/// The longest answer that is read: a page of a list.
-const LONGEST_ANSWER: usize = 256 << 20;
-const AGGREGATED: &str =
-    "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList,application/json;q=0.1";
 
 /// Flags of `kaji why`.
 #[derive(Args)]
@@ -75,7 +67,7 @@ fn print(report: &Report, form: Form) -> std::io::Result<()> {
 async fn answer(args: &Why) -> Result<Report, Box<dyn std::error::Error>> {
     let config = config_of_flags(&args.connection).await?;
     let namespace = config.default_namespace.clone();
-    let server = Server { client: kube::Client::try_from(config)? };
+    let server = ApiServer::new(kube::Client::try_from(config)?);
     if let [text] = args.subject.as_slice()
         && let Some(request) = Request::parse(text)
     {
@@ -83,49 +75,4 @@ async fn answer(args: &Why) -> Result<Report, Box<dyn std::error::Error>> {
     }
     let subject = Subject::parse(&args.subject)?;
     Ok(explain(&server, &subject, &namespace, jiff::Timestamp::now()).await?)
-}
-
-/// The API server of the connection.
-struct Server {
-    client: kube::Client,
-}
-
-impl Server {
-    async fn bytes(&self, path: &str, limit: usize) -> Result<Vec<u8>, Refusal> {
-        let failed = |error: &dyn std::fmt::Display| Refusal::Failed(format!("{path}: {error}"));
-        let accept =
-            if matches!(path, "/api" | "/apis") { AGGREGATED } else { "application/json, */*;q=0.1" };
-        let request = http::Request::get(path).header(http::header::ACCEPT, accept);
-        let request = request.body(Body::empty()).map_err(|error| failed(&error))?;
-        let response = self.client.send(request).await.map_err(|error| failed(&error))?;
-        let status = response.status();
-        let body = http_body_util::Limited::new(response.into_body(), limit);
-        let body = body.collect().await.map_err(|error| failed(&error))?.to_bytes();
-        if status.is_success() {
-            return Ok(body.to_vec());
-        }
-        let answer: Value = serde_json::from_slice(&body).unwrap_or_default();
-        let message = match answer["message"].as_str() {
-            Some(message) => message.to_owned(),
-            None => format!("{path}: {status}"),
-        };
-        Err(match status.as_u16() {
-            401 | 403 => Refusal::Forbidden(message),
-            404 => Refusal::NotFound(message),
-            _ => Refusal::Failed(message),
-        })
-    }
-}
-
-impl Api for Server {
-    fn get<'a>(&'a self, path: &'a str) -> BoxFuture<'a, Result<Value, Refusal>> {
-        Box::pin(async move {
-            let bytes = self.bytes(path, LONGEST_ANSWER).await?;
-            serde_json::from_slice(&bytes).map_err(|error| Refusal::Failed(format!("{path}: {error}")))
-        })
-    }
-
-    fn text<'a>(&'a self, path: &'a str, limit: usize) -> BoxFuture<'a, Result<String, Refusal>> {
-        Box::pin(async move { Ok(String::from_utf8_lossy(&self.bytes(path, limit).await?).into_owned()) })
-    }
 }

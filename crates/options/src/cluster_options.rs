@@ -1,7 +1,8 @@
 //! What a cluster is started with.
 
 use crate::{
-    AuthnOptions, AuthzOptions, ContainerRuntimeFlags, EncryptionFile, Nodes, RangeFlags, Serving, StoreKind,
+    AuthnOptions, AuthzOptions, ContainerRuntimeFlags, EncryptionFile, HistoryConfig, Nodes, RangeFlags,
+    Serving, StoreKind,
 };
 use kaji_audit::Options as AuditOptions;
 use kaji_controllers::{AutoscalerConfig, LoopConfig, Selection};
@@ -59,6 +60,8 @@ pub struct Options {
     pub service_cidrs: Vec<String>,
     /// The file that says how values are encrypted at rest.
     pub encryption: Option<EncryptionFile>,
+    /// The history of objects that is kept; `None` for none. Of objects in memory there is none in any case.
+    pub history: Option<HistoryConfig>,
     /// What is recorded of requests, and where.
     pub audit: AuditOptions,
     /// How many requests are served at once.
@@ -105,6 +108,7 @@ impl Options {
             store: StoreKind::Disk,
             service_cidrs: vec!["10.96.0.0/12".into()],
             encryption: None,
+            history: Some(HistoryConfig::default()),
             audit: AuditOptions::default(),
             limits: Limits::default(),
             request_timeout: Duration::from_secs(60),

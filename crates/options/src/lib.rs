@@ -4,7 +4,7 @@
 //! - `cluster_options`: everything that a cluster is started with, as a library's caller gives it.
 //! - `component`: the command lines of components that run alone.
 //! - `server_flags`: the command line of a server, which is turned into cluster options.
-//! - One file for each group of flags: `authentication`, `authorization`, `audit`, `admission`, `encryption`, `etcd`, `serving`,
+//! - One file for each group of flags: `authentication`, `authorization`, `audit`, `admission`, `encryption`, `etcd`, `history`, `serving`,
 //!   `shutdown`, `autoscaler`, `cloud`, `control_loops`, `nodes`, `proxy_client`, `kubelet_client`, `features`.
 //! - `watched_files`: detects changes of files that flags name, for configuration that is reloaded.
 //!
@@ -25,6 +25,7 @@ mod control_loops;
 pub mod encryption;
 pub mod etcd;
 mod features;
+pub mod history;
 pub mod kubelet_client;
 pub mod nodes;
 pub mod proxy_client;
@@ -45,6 +46,7 @@ pub use container_runtime::ContainerRuntimeFlags;
 pub use encryption::EncryptionFile;
 pub use etcd::{EtcdConfig, StorageMediaType, StoreFlags, StoreKind};
 pub use features::{FeatureFlags, RuntimeFlags};
+pub use history::{HistoryConfig, HistoryFlags};
 pub use kubelet_client::KubeletClient;
 pub use nodes::{Nodes, RangeFlags};
 pub use proxy_client::ProxyClient;

@@ -4,7 +4,7 @@
 
 use crate::{
     AdmissionFlags, AuditFlags, AuthnOptions, AuthzOptions, ContainerRuntimeFlags, FeatureFlags,
-    KubeletClient, Nodes, Options, ProxyClient, RangeFlags, RuntimeFlags, Serving, StoreKind,
+    HistoryFlags, KubeletClient, Nodes, Options, ProxyClient, RangeFlags, RuntimeFlags, Serving, StoreKind,
     autoscaler::AutoscalerFlags,
     control_loops::ControlLoopFlags,
     encryption::EncryptionFlags,
@@ -82,6 +82,8 @@ pub struct ServerFlags {
     admission: AdmissionFlags,
     #[command(flatten)]
     encryption: EncryptionFlags,
+    #[command(flatten)]
+    history: HistoryFlags,
     #[command(flatten)]
     proxy: ProxyClient,
     #[command(flatten)]
@@ -234,6 +236,7 @@ impl ServerFlags {
                 goaway,
                 request_memory: self.connections.max_request_memory.map(|mib| mib.saturating_mul(1 << 20)),
             },
+            history: self.history.config(&store)?,
             store,
             service_cidrs: self.network.service_cidr,
             encryption: self.encryption.file()?,

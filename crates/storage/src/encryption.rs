@@ -81,6 +81,12 @@ impl Encryption {
         Arc::new(EncryptedStore::new(inner, self.current.clone()))
     }
 
+    /// Whether values under a key are written encrypted, by the configuration in force at the time.
+    pub fn encrypts(&self) -> Arc<dyn Fn(&str) -> bool + Send + Sync> {
+        let current = self.current.clone();
+        Arc::new(move |key| current.get().encrypts(key))
+    }
+
     /// Adds the health of plugins to the server's. A reload may add plugins later.
     pub fn add_check(&self, health: &Health) {
         if self.reload.is_some() || self.current.get().has_plugins() {

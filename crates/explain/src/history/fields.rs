@@ -4,6 +4,7 @@
 //!
 //! Invariant: what changes with each write (`resourceVersion`, `managedFields`) is no field.
 
+use serde::Serialize;
 use serde_json::{Map, Value};
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -14,13 +15,15 @@ use std::{
 const KEYS: &[&str] = &["name", "type", "uid", "containerPort", "port", "mountPath", "key", "ip"];
 
 /// One field that differs.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct FieldChange {
     /// `.spec.replicas`
     pub path: String,
     /// The value before; `None` when there was none.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub before: Option<Value>,
     /// The value after; `None` when there is none.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub after: Option<Value>,
 }
 

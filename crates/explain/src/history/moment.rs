@@ -1,4 +1,4 @@
-//! A moment of a history: a time, how long ago, or a resourceVersion.
+//! A moment of a history: a time, how long ago, a resourceVersion, or the present.
 
 use super::Revision;
 use jiff::{SignedDuration, Timestamp};
@@ -11,6 +11,8 @@ pub enum Moment {
     Time(Timestamp),
     /// A resourceVersion.
     Revision(u64),
+    /// The last that is recorded.
+    Latest,
 }
 
 impl Moment {
@@ -39,6 +41,7 @@ impl Moment {
         match self {
             Moment::Time(time) => revision.time <= *time,
             Moment::Revision(number) => revision.revision <= *number,
+            Moment::Latest => true,
         }
     }
 }
@@ -48,6 +51,7 @@ impl fmt::Display for Moment {
         match self {
             Moment::Time(time) => write!(f, "{time}"),
             Moment::Revision(number) => write!(f, "revision {number}"),
+            Moment::Latest => f.write_str("the end of its history"),
         }
     }
 }

@@ -111,3 +111,31 @@ fn hashes_are_not_restored() {
     let error = check_restorable(&map(json!({"a": "redacted:00"}))).unwrap_err().to_string();
     assert!(error.starts_with(".data.a is not kept"), "{error}");
 }
+
+#[test]
+fn the_state_before_a_change() {
+    let mut history = sample();
+    assert_eq!(history.before(9).unwrap().map(|before| before.revision), Some(5));
+    assert_eq!(history.before(3).unwrap(), None);
+    assert_eq!(history.deleted().unwrap().revision, 12);
+    let gap = Revision { state: None, ..revision(8, "Gap", "", json!(null)) };
+    history.revisions.insert(2, gap);
+    expect!["configmaps/m: what was before revision 9 is not recorded"]
+        .assert_eq(&history.before(9).unwrap_err().to_string());
+    history.revisions.pop();
+    assert!(history.deleted().unwrap_err().to_string().contains("it was not deleted"));
+    assert_eq!(history.at(&Moment::Latest).unwrap().0.revision, 9);
+}
+
+#[test]
+fn origins_as_json() {
+    let mut history = sample();
+    history.revisions.truncate(2);
+    let origins = serde_json::to_value(origins(&history)).unwrap();
+    assert_eq!(
+        origins[0],
+        json!({"path": ".data.a", "value": "2", "revision": 5, "time": "2026-01-01T00:00:05Z", "user": "bob", "fieldManager": "bob-tool"})
+    );
+    let revision = serde_json::to_value(&history.revisions[1]).unwrap();
+    assert_eq!((&revision["fieldManager"], &revision["verb"]), (&json!("bob-tool"), &json!("patch")));
+}

@@ -206,3 +206,28 @@ fn a_process_that_ended_between_two_steps_loses_nothing() {
     assert_eq!(revisions(&archive, "/registry/core/pods/d/odd"), odd);
     assert!(files(dir.path(), "old").is_empty() && files(dir.path(), "tmp").is_empty());
 }
+
+#[test]
+fn of_more_than_the_limit_at_once_the_newest_is_kept() {
+    let dir = tempfile::tempdir().unwrap();
+    let key = "/registry/core/configmaps/d/a";
+    let mut archive = open(dir.path(), SMALL);
+    // Two records of a transaction stay together, whatever they are.
+    let former = |revision| Record { change: Change::Former, ..record(key, revision, 9_000) };
+    let all: Vec<Record> = (1..=100)
+        .flat_map(|revision| {
+            [
+                former(revision),
+                record(key, 100 + revision, 9_000),
+                record("/registry/core/pods/d/b", 100 + revision, 10),
+            ]
+        })
+        .collect();
+    archive.append(&all, 200).unwrap();
+    assert!(archive.bytes() <= SMALL.bytes + (1 << 17));
+    let (own, other) = (revisions(&archive, key), revisions(&archive, "/registry/core/pods/d/b"));
+    assert_eq!(own.last(), Some(&200));
+    assert!(other.len() > 5 && own.ends_with(&[199, 100, 200]), "{own:?}");
+    let own: Vec<u64> = own.into_iter().filter(|revision| *revision > 100).collect();
+    assert_eq!(own, other);
+}

@@ -183,4 +183,6 @@ async fn the_history_of_another_store_is_put_aside() {
     start(dir.path(), &other).stop().await;
     assert_eq!(changes(dir.path(), KEY), "2 Created {\"v\":9}");
     assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 2);
+    assert_eq!(kaji_history::erase_below(dir.path()).unwrap(), 2);
+    assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 0);
 }

@@ -33,6 +33,7 @@ mod etcd;
 mod flow_control;
 mod forks;
 mod garbage;
+mod history;
 mod kube_rs;
 mod kubelets;
 mod lifecycles;

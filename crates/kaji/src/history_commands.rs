@@ -1,0 +1,192 @@
+//! `kaji history`, `diff`, `blame`, `get --at`, `restore` and `tree`: how an object came to be as it is, with the rights of the caller.
+//!
+//! Exit codes: 0; 1 when there is no answer, or when a restoration was not confirmed; 2 for a malformed command line.
+
+mod restore;
+
+pub use restore::{Restore, restore};
+
+use clap::{Args, ValueEnum};
+use jiff::Timestamp;
+use kaji_access::client_connection::config_of_flags;
+use kaji_explain::{
+    ApiServer, Subject,
+    history::{self, FieldChange, Moment, ObjectHistory, Revision},
+};
+use kaji_options::ClientConnectionFlags;
+use serde_json::Value;
+use std::{error::Error, fmt::Display, io::Write};
+
+/// The object, and how its server is reached.
+#[derive(Args)]
+pub struct Object {
+    /// KIND/NAME or KIND NAME, as kubectl takes it.
+    #[arg(required = true, num_args = 1..=2, value_name = "KIND/NAME")]
+    subject: Vec<String>,
+    #[command(flatten)]
+    connection: ClientConnectionFlags,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum Form {
+    Text,
+    Json,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum ObjectForm {
+    Yaml,
+    Json,
+}
+
+/// Flags of `kaji history`.
+#[derive(Args)]
+pub struct History {
+    #[command(flatten)]
+    object: Object,
+    /// The form of the answer; JSON has the states as well.
+    #[arg(long, short, value_name = "FORM", default_value = "text")]
+    output: Form,
+}
+
+/// Flags of `kaji diff`.
+#[derive(Args)]
+pub struct Diff {
+    #[command(flatten)]
+    object: Object,
+    /// From when: a time (2026-01-31T12:00:00Z), how long ago (5m), or a resourceVersion. Default: before the change that --to ends with.
+    #[arg(long, value_name = "MOMENT")]
+    from: Option<String>,
+    /// To when. Default: the end of what is recorded.
+    #[arg(long, value_name = "MOMENT")]
+    to: Option<String>,
+    /// The form of the answer.
+    #[arg(long, short, value_name = "FORM", default_value = "text")]
+    output: Form,
+}
+
+/// Flags of `kaji blame`.
+#[derive(Args)]
+pub struct Blame {
+    #[command(flatten)]
+    object: Object,
+    /// The form of the answer.
+    #[arg(long, short, value_name = "FORM", default_value = "text")]
+    output: Form,
+}
+
+/// Flags of `kaji get`.
+#[derive(Args)]
+pub struct Get {
+    #[command(flatten)]
+    object: Object,
+    /// When: a time (2026-01-31T12:00:00Z), how long ago (5m), or a resourceVersion.
+    #[arg(long, value_name = "MOMENT")]
+    at: String,
+    /// The form of the object.
+    #[arg(long, short, value_name = "FORM", default_value = "yaml")]
+    output: ObjectForm,
+}
+
+/// Flags of `kaji tree`.
+#[derive(Args)]
+pub struct Tree {
+    #[command(flatten)]
+    object: Object,
+}
+
+impl Object {
+    /// The server, the object's name, and the namespace.
+    async fn connect(&self) -> Result<(ApiServer, Subject, String), Box<dyn Error>> {
+        let config = config_of_flags(&self.connection).await?;
+        let namespace = config.default_namespace.clone();
+        let server = ApiServer::new(kube::Client::try_from(config)?);
+        Ok((server, Subject::parse(&self.subject)?, namespace))
+    }
+
+    async fn history(&self) -> Result<(ApiServer, ObjectHistory), Box<dyn Error>> {
+        let (server, subject, namespace) = self.connect().await?;
+        let history = ObjectHistory::read(&server, &subject, &namespace).await?;
+        Ok((server, history))
+    }
+}
+
+/// A moment of the command line.
+fn moment(text: &str) -> Result<Moment, String> {
+    Moment::parse(text, Timestamp::now())
+}
+
+/// The state at a moment; what is missing before it goes to standard error.
+fn state<'a>(history: &'a ObjectHistory, moment: &Moment) -> Result<&'a Revision, Box<dyn Error>> {
+    let (found, missing) = history.at(moment)?;
+    for gap in missing {
+        tell(&format!("revisions {} to {} are missing: {}", gap.since, gap.revision, gap.message));
+    }
+    Ok(found)
+}
+
+/// Says something beside the answer.
+fn tell(text: &dyn Display) {
+    // Standard error may be closed.
+    let _ = writeln!(std::io::stderr(), "{text}");
+}
+
+fn print(text: &dyn Display) -> Result<(), Box<dyn Error>> {
+    Ok(write!(std::io::stdout().lock(), "{text}")?)
+}
+
+fn lines(changes: &[FieldChange]) -> String {
+    changes.iter().map(ToString::to_string).collect()
+}
+
+/// Shows all revisions.
+pub async fn history(args: History) -> Result<(), Box<dyn Error>> {
+    let (_, history) = args.object.history().await?;
+    match args.output {
+        Form::Text => print(&history.table()),
+        Form::Json => print(&format!("{}\n", serde_json::to_string_pretty(&history.revisions)?)),
+    }
+}
+
+/// Shows what differs between two states.
+pub async fn diff(args: Diff) -> Result<(), Box<dyn Error>> {
+    let (_, history) = args.object.history().await?;
+    let to = args.to.as_deref().map_or(Ok(Moment::Latest), moment)?;
+    let after = state(&history, &to)?;
+    let before = match args.from.as_deref().map(moment).transpose()? {
+        Some(from) => Some(state(&history, &from)?),
+        None => history.before(after.revision)?,
+    };
+    let value = |revision: Option<&Revision>| revision.and_then(|r| r.state.clone()).unwrap_or(Value::Null);
+    let changes = history::changes(&value(before), &value(Some(after)));
+    match args.output {
+        Form::Text => print(&lines(&changes)),
+        Form::Json => print(&format!("{}\n", serde_json::to_string_pretty(&changes)?)),
+    }
+}
+
+/// Shows the request that each field is from.
+pub async fn blame(args: Blame) -> Result<(), Box<dyn Error>> {
+    let (_, history) = args.object.history().await?;
+    match args.output {
+        Form::Text => print(&history::blame(&history)),
+        Form::Json => print(&format!("{}\n", serde_json::to_string_pretty(&history::origins(&history))?)),
+    }
+}
+
+/// Shows the object as it was.
+pub async fn get(args: Get) -> Result<(), Box<dyn Error>> {
+    let at = moment(&args.at)?;
+    let (_, history) = args.object.history().await?;
+    let found = state(&history, &at)?.state.clone().unwrap_or_default();
+    match args.output {
+        ObjectForm::Yaml => print(&kaji_schema::yaml::document(&found)),
+        ObjectForm::Json => print(&format!("{found:#}\n")),
+    }
+}
+
+/// Shows what an object hangs on and what hangs on it.
+pub async fn tree(args: Tree) -> Result<(), Box<dyn Error>> {
+    let (server, subject, namespace) = args.object.connect().await?;
+    print(&kaji_explain::tree(&server, &subject, &namespace).await?)
+}
