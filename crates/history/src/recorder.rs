@@ -13,10 +13,12 @@ use crate::{
     record::{Change, Record, hash},
     redact::{Redaction, Redactor},
 };
-use futures_util::StreamExt;
+use futures_util::{FutureExt, StreamExt};
 use kaji_engine::{Attribution, Attributions};
 use kaji_meta::{GroupResource, Status, time::Clock};
-use kaji_store::{Event, EventKind, KeyValue, Revision, Store, StoreError, WatchBatch, blocking};
+use kaji_store::{
+    Event, EventKind, KeyValue, Revision, Store, StoreError, WatchBatch, WatchStream, blocking,
+};
 use std::{
     collections::{HashMap, HashSet, VecDeque},
     path::PathBuf,
@@ -30,8 +32,9 @@ use tokio::{
 
 /// All objects are below this.
 const PREFIX: &str = "/registry/";
-/// How long events wait to be written together.
-const LINGER: Duration = Duration::from_millis(500);
+/// How long events wait to be read and written together: each wake-up for one of them costs more than what is done with it. No longer,
+/// or the store's queue of a busy server is too short for them, and they are read from its history.
+const LINGER: Duration = Duration::from_millis(200);
 /// How often events are looked at again that wait for the request that made them, and for how long.
 const RETRY: Duration = Duration::from_millis(20);
 const PATIENCE: Duration = Duration::from_secs(5);
@@ -330,19 +333,22 @@ impl<'a> Recorder<'a> {
             let due = last.map_or(self.due(), |(_, until)| self.due().min(until));
             tokio::select! {
                 biased;
-                next = stream.next(), if self.bytes < WAITING => match next {
-                    Some(Ok(batch)) => self.receive(batch),
-                    Some(Err(error)) => return Err(error),
-                    None => return Err(StoreError::Closed),
-                },
+                // While some wait for what comes after them, there is no need to hear of each.
+                next = stream.next(), if self.waiting.is_empty() || (last.is_some() && self.bytes < WAITING) => {
+                    self.receive(next.unwrap_or(Err(StoreError::Closed))?);
+                }
                 () = ended(end), if last.is_none() => {
                     last = Some((store.revision().await?, Instant::now() + END));
                 }
                 () = history.asked.notified() => {
                     self.hurries = true;
+                    self.gather(&mut stream)?;
                     self.flush(false).await;
                 }
-                () = sleep_until(due) => self.flush(false).await,
+                () = sleep_until(due) => {
+                    self.gather(&mut stream)?;
+                    self.flush(false).await;
+                }
             }
             if let Some((revision, until)) = last
                 && (self.delivered >= revision || Instant::now() >= until)
@@ -353,6 +359,16 @@ impl<'a> Recorder<'a> {
                 store.request_progress();
             }
         }
+    }
+
+    /// Takes what the store has by now, within the bound.
+    fn gather(&mut self, stream: &mut WatchStream) -> Result<(), StoreError> {
+        while self.bytes < WAITING
+            && let Some(next) = stream.next().now_or_never()
+        {
+            self.receive(next.unwrap_or(Err(StoreError::Closed))?);
+        }
+        Ok(())
     }
 
     fn due(&self) -> Instant {
