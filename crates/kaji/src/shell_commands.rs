@@ -2,6 +2,8 @@
 //!
 //! Invariant: everything is generated from the command line's own description, so it cannot differ from what is accepted.
 
+mod reference;
+
 use clap::{Args, Command, ValueEnum};
 use clap_complete::Shell;
 use serde_json::json;
@@ -41,6 +43,9 @@ pub struct Man {
     /// Writes a page for each command into this directory, instead of the first one to standard output.
     #[arg(long, value_name = "DIR")]
     dir: Option<PathBuf>,
+    /// Prints all commands and flags as one page in Markdown.
+    #[arg(long, conflicts_with = "dir")]
+    markdown: bool,
 }
 
 /// Flags of `kaji version`.
@@ -101,6 +106,11 @@ pub fn completion(args: &Completion, mut command: Command) -> Result<(), Box<dyn
 pub fn man(args: &Man, command: Command) -> Result<(), Box<dyn Error>> {
     match &args.dir {
         Some(dir) => write_pages(dir, command)?,
+        None if args.markdown => {
+            let mut command = command;
+            command.build();
+            std::io::stdout().lock().write_all(reference::page(&command).as_bytes())?;
+        }
         None => clap_mangen::Man::new(command).render(&mut std::io::stdout().lock())?,
     }
     Ok(())
