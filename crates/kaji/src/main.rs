@@ -181,9 +181,7 @@ fn main() -> ExitCode {
         return plugin::main();
     }
     let started = Instant::now();
-    let filter = tracing_subscriber::EnvFilter::try_from_env("KAJI_LOG")
-        .unwrap_or_else(|_| tracing_subscriber::EnvFilter::new("warn,kaji_envtest=info"));
-    tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).init();
+    start_logging();
     let program = std::env::args_os().next().unwrap_or_default();
     let cli = match envtest::Role::of(program.as_ref()) {
         None if why_command::is_plugin(program.as_ref()) => why_command::as_plugin(),
@@ -246,6 +244,13 @@ fn main() -> ExitCode {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => fail(&*error),
     }
+}
+
+/// Logs go to standard error, filtered by `KAJI_LOG`.
+fn start_logging() {
+    let filter = tracing_subscriber::EnvFilter::try_from_env("KAJI_LOG")
+        .unwrap_or_else(|_| tracing_subscriber::EnvFilter::new("warn,kaji_envtest=info"));
+    tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).init();
 }
 
 /// The command line.
