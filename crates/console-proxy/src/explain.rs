@@ -1,18 +1,9 @@
 //! What `kaji why` says, as JSON, with the caller's credentials.
 
 use crate::{AnswerBody, PATIENCE, Proxy, json_answer, refusal};
-use futures_util::future::BoxFuture;
-use http::{Response, StatusCode, header};
-use http_body_util::{BodyExt, Limited};
-use kaji_explain::{Api, ExplainError, Refusal, Report, Request, Subject, explain, explain_forbidden};
+use http::{Response, StatusCode};
+use kaji_explain::{ApiServer, ExplainError, Report, Request, Subject, explain, explain_forbidden};
 use kaji_meta::Query;
-use kube::client::Body;
-use serde_json::Value;
-
-/// The longest answer that is read: a page of a list.
-const LONGEST_ANSWER: usize = 256 << 20;
-const AGGREGATED: &str =
-    "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList,application/json;q=0.1";
 
 impl Proxy {
     /// Explains an object (`subject=KIND/NAME&namespace=N`) or a refusal (`refusal=TEXT`).
@@ -39,7 +30,7 @@ impl Proxy {
     }
 
     async fn explained(&self, query: &Query) -> Result<Report, ExplainError> {
-        let server = Server { client: self.client.clone() };
+        let server = ApiServer::new(self.client.clone());
         if let Some(text) = query.first("refusal") {
             let request = Request::parse(text)
                 .ok_or_else(|| ExplainError::Subject("this is no refusal of the API server".to_owned()))?;
@@ -49,47 +40,5 @@ impl Proxy {
         let subject = Subject::parse(&subject)?;
         let namespace = query.first("namespace").unwrap_or(&self.namespace);
         explain(&server, &subject, namespace, jiff::Timestamp::now()).await
-    }
-}
-
-/// The API server of the connection.
-struct Server {
-    client: kube::Client,
-}
-
-impl Server {
-    async fn bytes(&self, path: &str, limit: usize) -> Result<Vec<u8>, Refusal> {
-        let failed = |error: &dyn std::fmt::Display| Refusal::Failed(format!("{path}: {error}"));
-        let accept =
-            if matches!(path, "/api" | "/apis") { AGGREGATED } else { "application/json, */*;q=0.1" };
-        let request = http::Request::get(path).header(header::ACCEPT, accept);
-        let request = request.body(Body::empty()).map_err(|error| failed(&error))?;
-        let response = self.client.send(request).await.map_err(|error| failed(&error))?;
-        let status = response.status();
-        let body = Limited::new(response.into_body(), limit);
-        let body = body.collect().await.map_err(|error| failed(&error))?.to_bytes();
-        if status.is_success() {
-            return Ok(body.to_vec());
-        }
-        let answer: Value = serde_json::from_slice(&body).unwrap_or_default();
-        let message = answer["message"].as_str().map_or_else(|| format!("{path}: {status}"), str::to_owned);
-        Err(match status.as_u16() {
-            401 | 403 => Refusal::Forbidden(message),
-            404 => Refusal::NotFound(message),
-            _ => Refusal::Failed(message),
-        })
-    }
-}
-
-impl Api for Server {
-    fn get<'a>(&'a self, path: &'a str) -> BoxFuture<'a, Result<Value, Refusal>> {
-        Box::pin(async move {
-            let bytes = self.bytes(path, LONGEST_ANSWER).await?;
-            serde_json::from_slice(&bytes).map_err(|error| Refusal::Failed(format!("{path}: {error}")))
-        })
-    }
-
-    fn text<'a>(&'a self, path: &'a str, limit: usize) -> BoxFuture<'a, Result<String, Refusal>> {
-        Box::pin(async move { Ok(String::from_utf8_lossy(&self.bytes(path, limit).await?).into_owned()) })
     }
 }
