@@ -91,6 +91,9 @@ await check("keys move in a table and open a row", async () => {
   const name = await page.locator(".tbody .tr.at a").innerText();
   await page.keyboard.press("Enter");
   await page.locator("h1", { hasText: name }).waitFor();
+  await page.getByRole("link", { name: "Pods of this node" }).click();
+  await page.getByRole("link", { name: /spec.nodeName=/ }).waitFor();
+  await until("pods of one node", async () => { const n = await page.locator(".tbody [role=row]").count(); return n > 0 && n < 10; });
   await page.keyboard.press("g");
   await page.keyboard.press("d");
   await page.locator("h1", { hasText: "Deployment" }).waitFor();

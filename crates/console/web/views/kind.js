@@ -1,7 +1,7 @@
 // All objects of one kind, in the server's columns.
 import { html, useEffect, useMemo, useState } from "../vendor.js";
 import { Collection } from "../collection.js";
-import { collectionPath, find, namespace, objectLink } from "../kinds.js";
+import { collectionPath, find, kindLink, namespace, objectLink } from "../kinds.js";
 import { age, Empty, Failure, now, Status } from "../ui.js";
 import { VirtualTable } from "../virtual.js";
 
@@ -81,13 +81,14 @@ function Kind({ resource, query }) {
     return typeof value === "string" ? html`<${Status} text=${value} />` : value === null || value === undefined ? "" : String(value);
   };
   const state = collection?.state.value;
-  const title = `${resource.kind}${resource.group ? "" : ""}`;
+  const title = resource.kind;
   return html`<div class="page fill">
     <div class="bar">
       <h1>${title} <span class="quiet">${resource.group}</span></h1>
       <span class="count" role="status">${rows.length.toLocaleString("en")}${filter && collection ? ` of ${collection.rows.size.toLocaleString("en")}` : ""}${
         state === "reading" && collection?.left.value ? `, ${collection.left.value.toLocaleString("en")} still to read` : ""}</span>
       <span class=${`live ${state}`} title=${state}>${state === "live" ? "live" : state === "reading" ? "reading…" : ""}</span>
+      ${fields && html`<a class="button" href=${kindLink(resource)} title="Show all">${fields} <span aria-hidden="true">✕</span></a>`}
       <span class="grow"></span>
       <label class="field"><span class="hidden">Filter</span>
         <input type="search" class="filter" data-filter placeholder="Filter ( / )" value=${filter} onInput=${(e) => setFilter(e.currentTarget.value)} /></label>

@@ -184,6 +184,7 @@ function Overview({ resource, object }) {
     ["Created", html`${age(meta.creationTimestamp, now.value)} ago <span class="quiet">${meta.creationTimestamp}</span>`],
     meta.ownerReferences?.length && ["Owned by", meta.ownerReferences.map((o) => html`<${Owner} key=${o.uid} owner=${o} ns=${meta.namespace} /> `)],
     object.spec?.nodeName && ["Node", html`<a href=${objectLink(find("", "nodes"), "", object.spec.nodeName)}>${object.spec.nodeName}</a>`],
+    resource.group === "" && resource.plural === "nodes" && ["Pods", html`<a href=${`#/k/core/pods?fields=${encodeURIComponent(`spec.nodeName=${meta.name}`)}`}>Pods of this node</a>`],
     object.status?.podIP && ["Address", object.status.podIP],
     object.status?.phase && ["Phase", html`<${Status} text=${object.status.phase} />`],
     object.spec?.replicas !== undefined && ["Replicas", `${object.status?.readyReplicas ?? 0} ready of ${object.spec.replicas}`],

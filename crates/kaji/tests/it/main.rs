@@ -22,6 +22,7 @@ mod certificates;
 mod common;
 mod components;
 mod connect;
+mod console;
 mod control_loops;
 mod conversion;
 mod custom_resources;
