@@ -49,7 +49,10 @@ Y
 soon "the pod is unschedulable" shows Unschedulable k get pod big -o 'jsonpath={.status.conditions[0].reason}'
 why "a pod that is too big" 11 pod/big <<Y
 no node takes it (0 of 3)
-NodeResourcesFit: Insufficient cpu
+known    the scheduler, 
+: 0/3 nodes are available: 1 node(s) had untolerated taint
+known    NodeResourcesFit: Insufficient cpu
+inferred NodeResourcesFit: Insufficient cpu, on $first
 TaintToleration: node(s) had untolerated taint(s), on $first ($first has gpu=yes:NoSchedule)
 NodeResourcesFit alone rejects it
 Y

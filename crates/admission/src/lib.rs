@@ -50,6 +50,7 @@ mod validating_admission_webhook;
 mod webhooks;
 
 use kaji_auth::Authorizer;
+use kaji_decisions::Decisions;
 use kaji_engine::Attributes;
 use kaji_meta::{GroupResource, Status};
 use kaji_outbound::ClientCache;
@@ -73,6 +74,8 @@ pub struct Deps {
     pub metrics: Arc<WebhookMetrics>,
     /// Counts evaluations of policies.
     pub policies: Arc<PolicyMetrics>,
+    /// Where failures of webhooks are remembered.
+    pub decisions: Arc<Decisions>,
 }
 
 /// An object of the cluster by name.

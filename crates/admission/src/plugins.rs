@@ -137,6 +137,7 @@ mod tests {
             callers: Arc::default(),
             metrics: Arc::default(),
             policies: Arc::default(),
+            decisions: Arc::default(),
         };
         for line in PLUGINS.iter().filter(|line| line.name != "EventRateLimit") {
             let made = match line.constructor {

@@ -34,6 +34,7 @@ pub use specs::Swaggers;
 
 use changes::{Changes, Watched};
 use documents::Documents;
+use kaji_decisions::Decisions;
 use kaji_engine::{Engine, cache::Follower};
 use kaji_meta::Clock;
 use kaji_outbound::ClientCache;
@@ -61,6 +62,7 @@ pub struct Aggregator {
     specs: Specs,
     metrics: Metrics,
     clock: Arc<dyn Clock>,
+    decisions: Arc<Decisions>,
     looks: Semaphore,
     stop: watch::Sender<bool>,
 }
@@ -81,8 +83,10 @@ impl Aggregator {
         clients: Arc<ClientCache>,
         identity: Identity,
         clock: Arc<dyn Clock>,
+        decisions: Arc<Decisions>,
     ) -> Arc<Aggregator> {
         Arc::new(Aggregator {
+            decisions,
             routes: Routes::new(&engine, identity),
             engine,
             clients,

@@ -9,6 +9,7 @@
 use crate::{Aggregator, Route, forwarded_request};
 use http::{HeaderValue, Method, Response, StatusCode, header, request::Parts};
 use hyper::upgrade::OnUpgrade;
+use kaji_decisions::{AGGREGATOR, About, Decision};
 use kaji_meta::{Query, Reason, Status};
 use kaji_outbound::{
     CallError, RequestBody, RequestClass,
@@ -88,6 +89,7 @@ impl Aggregator {
                 .unwrap_or_else(|_| Err(CallError::Timeout("context deadline exceeded".into()))),
             false => sent.await,
         };
+        self.remember(route, answer.as_ref().err().map(|error| error.to_string()));
         match answer {
             Err(CallError::Service { status, .. }) => {
                 tracing::info!(name = route.service.name, error = %status, "an extension server cannot be found");
@@ -111,6 +113,27 @@ impl Aggregator {
                 }
             }
         }
+    }
+}
+
+impl Aggregator {
+    /// Keeps what the last request to a server failed with, for explanations.
+    fn remember(&self, route: &Route, failure: Option<String>) {
+        let name = &route.service.name;
+        let Some(message) = failure else { return self.decisions.settle(AGGREGATOR, name) };
+        self.decisions.remember(Decision {
+            component: AGGREGATOR.to_owned(),
+            key: name.clone(),
+            about: About {
+                group: "apiregistration.k8s.io".to_owned(),
+                resource: "apiservices".to_owned(),
+                name: name.clone(),
+                ..About::default()
+            },
+            reason: "ServiceUnavailable".to_owned(),
+            message,
+            ..Decision::default()
+        });
     }
 }
 

@@ -77,7 +77,8 @@ struct Component {
 impl Component {
     /// With the machine's clock and randomness.
     fn new(name: &'static str, options: ComponentOptions, client: Client) -> Component {
-        let shared = Shared { client, clock: Arc::new(SystemClock), random: Arc::new(SystemRandom) };
+        let shared =
+            Shared { client, clock: Arc::new(SystemClock), random: Arc::new(SystemRandom), decisions: None };
         Component { name, options, shared, metrics: Registry::default() }
     }
 

@@ -44,6 +44,7 @@ const PRIORITY_CLASSES: &[(&str, i64, &str)] = &[
 const METRICS_READER: &str = "kaji:aggregated-metrics-reader";
 const REFUSALS_READER: &str = "kaji:aggregated-refusals-reader";
 const HISTORY_READER: &str = "kaji:aggregated-history-reader";
+const DECISIONS_READER: &str = "kaji:aggregated-decisions-reader";
 
 /// What the objects say about the cluster.
 pub struct Facts<'a> {
@@ -93,8 +94,9 @@ pub async fn run(engine: &Arc<Engine>, facts: &Facts<'_>) -> Result<(), Status> 
         namespaced,
         priority_classes(api),
         metrics_reader(api),
-        refusals_reader(api),
         history_reader(api, facts),
+        memory_reader(api, REFUSALS_READER, kaji_refusals::RESOURCE),
+        memory_reader(api, DECISIONS_READER, kaji_refusals::decisions::RESOURCE),
         default_roles::ensure_cluster_wide(api, facts.features),
         kaji_server::flowcontrol::ensure(engine),
         kaji_aggregator::ensure(engine),
@@ -137,13 +139,13 @@ async fn metrics_reader(api: &dyn Api) -> Result<(), Status> {
     ensure(api, &GroupResource::new("rbac.authorization.k8s.io", "clusterroles"), "", role).await
 }
 
-/// Refused writes, for the users of the roles `view`, `edit` and `admin`; each is shown only those of objects that it may read.
-async fn refusals_reader(api: &dyn Api) -> Result<(), Status> {
-    let mut role = object("rbac.authorization.k8s.io/v1", "ClusterRole", REFUSALS_READER);
+/// Refused writes, or decisions, for the users of the roles `view`, `edit` and `admin`; each is shown only those of objects that it may read.
+async fn memory_reader(api: &dyn Api, name: &str, resource: &str) -> Result<(), Status> {
+    let mut role = object("rbac.authorization.k8s.io/v1", "ClusterRole", name);
     role["metadata"]["labels"] = aggregated();
     role["rules"] = json!([{
         "apiGroups": [kaji_refusals::GROUP],
-        "resources": [kaji_refusals::RESOURCE],
+        "resources": [resource],
         "verbs": ["get", "list"],
     }]);
     ensure(api, &GroupResource::new("rbac.authorization.k8s.io", "clusterroles"), "", role).await

@@ -8,6 +8,7 @@ mod budget;
 mod certificate;
 mod claim;
 mod containers;
+mod decisions;
 mod deletion;
 mod gang;
 mod node;
@@ -58,6 +59,7 @@ macro_rules! kind {
 questions! {
     any => deletion,
     any => refusals,
+    any => decisions,
     kind!("Pod" | "PodGroup") => gang,
     kind!("Pod") => scheduling,
     kind!("Pod") => pod_volumes,

@@ -47,6 +47,7 @@ const RESOURCES: &[(&str, &str, &str, &str, bool)] = &[
     ),
     ("podgroups", "podgroup", "PodGroup", "scheduling.k8s.io/v1beta1", true),
     ("refusals", "refusal", "Refusal", "kaji.dev/v1alpha1", true),
+    ("decisions", "decision", "Decision", "kaji.dev/v1alpha1", true),
     ("roles", "role", "Role", "rbac.authorization.k8s.io/v1", true),
     ("clusterroles", "clusterrole", "ClusterRole", "rbac.authorization.k8s.io/v1", false),
     ("rolebindings", "rolebinding", "RoleBinding", "rbac.authorization.k8s.io/v1", true),

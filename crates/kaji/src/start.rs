@@ -29,6 +29,7 @@ use kaji_controllers::NodeRanges;
 use kaji_controlplane::{
     Kubelets, bootstrap, history, service_endpoints::ServerEndpoints, shared_ports::Allocation,
 };
+use kaji_decisions::Decisions;
 use kaji_engine::{Engine, EngineOptions};
 use kaji_history::History;
 use kaji_meta::time::Clock;
@@ -159,6 +160,7 @@ impl StoreOpened {
             callers: Arc::new(ClientCache::with_services_of(weak_api(&engine))),
             metrics: Arc::default(),
             policies: Arc::default(),
+            decisions: Arc::new(Decisions::new(object_clock.clone(), kaji_decisions::Limits::default())),
         };
         // There are no resources yet, and so no writes that the plugins could miss.
         engine.set_admission(kaji_admission::load(&options.admission, &plugins)?);
@@ -206,6 +208,7 @@ impl EngineOpened {
         computed.extend(
             storage.history.iter().flat_map(|history| kaji_history::defs(history, &authz.authorizer)),
         );
+        computed.push(kaji_refusals::decisions::def(&plugins.decisions, &authz.authorizer));
         engine.register([kaji_builtins::all(&deps), computed].concat()).await?;
         let conversions =
             kaji_apiextensions::Conversions { callers: plugins.callers.clone(), ..Default::default() };
@@ -334,7 +337,8 @@ impl Bootstrapped {
         } = former;
         let identity = front_proxy::load(&settings.options.serving.proxy, &pki)?;
         let (callers, clock) = (plugins.callers.clone(), settings.object_clock.clone());
-        let aggregator = Aggregator::new(engine.clone(), callers, identity.clone(), clock);
+        let decisions = plugins.decisions.clone();
+        let aggregator = Aggregator::new(engine.clone(), callers, identity.clone(), clock, decisions.clone());
         let loop_metrics = LoopMetrics::default();
         let metrics = loop_metrics.add_to(with_parts(metrics, &aggregator, &authz, &authn, &plugins));
         let ((stop, stopped), (leave, left)) = (watch::channel(false), watch::channel(false));
@@ -366,7 +370,7 @@ impl Bootstrapped {
             background.tasks.spawn(history.run(stopped, drained.clone()));
         }
         background.follow_encryption(&settings.options, encryption, raw_store).await;
-        let parts = (token_signer, loop_metrics, authentication);
+        let parts = (token_signer, loop_metrics, authentication, decisions);
         let loop_config = settings.into_loop_config(address, &stack, &certificates, parts);
         let control_loops = loop_config.start(&left);
         Ok(Cluster {
@@ -393,10 +397,11 @@ impl Settings {
         address: SocketAddr,
         stack: &Arc<Stack>,
         certificates: &Arc<Certificates>,
-        (token_signer, loop_metrics, authentication): (
+        (token_signer, loop_metrics, authentication, decisions): (
             Arc<SigningKey>,
             LoopMetrics,
             watch::Receiver<ClusterAuthenticationInfo>,
+            Arc<Decisions>,
         ),
     ) -> ControlLoopConfig {
         ControlLoopConfig {
@@ -409,6 +414,7 @@ impl Settings {
             token_signer,
             loop_metrics,
             authentication,
+            decisions,
         }
     }
 }

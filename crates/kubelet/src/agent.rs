@@ -185,6 +185,7 @@ impl Agent {
             client: Client::new(connect::newest(newest), "kubelet"),
             clock: member.options.clock.clone(),
             random: member.options.random.clone(),
+            decisions: None,
         };
         let (stop, stopped) = watch::channel(false);
         let (failed, failures) = mpsc::channel(1);

@@ -4,15 +4,18 @@
 //! `kaji.dev/v1alpha1` ([`resource`]) shows them, and `kaji why` reads it.
 //!
 //! - `ring`: the memory. `rule`: what refused a write, by upstream's texts. `resource`: the kind.
+//! - `decisions`: the kind Decision, which shows the memory of the crate of that name. `visibility`: what users see of both.
 //!
 //! Invariants:
 //! - Of a write that succeeds nothing is decoded or kept.
 //! - A refusal is shown to the user that was refused, and to users that may get the object that it is about; to no others.
 //! - Of Secrets no message is kept: it may repeat what was written.
 
+pub mod decisions;
 mod resource;
 mod ring;
 mod rule;
+mod visibility;
 
 pub use resource::{GROUP, RESOURCE, VERSION, def};
 pub use ring::{Limits, Refusals};

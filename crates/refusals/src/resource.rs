@@ -1,18 +1,18 @@
 //! The kind Refusal of `kaji.dev/v1alpha1`: refused writes, computed at each request.
 //!
 //! Invariants: a refusal is shown to its own user, and to users that may `get` the object it is about (`list` the resource, for
-//! an object without a name); at most [`SHOWN`] are shown, the latest. Nothing is stored.
+//! an object without a name); at most [`crate::visibility::SHOWN`] are shown, the latest. Nothing is stored.
 
-use crate::{Refusal, Refusals, ring::Entry};
+use crate::{Refusals, ring::Entry, visibility::visible};
 use jiff::Timestamp;
-use kaji_auth::{Attributes, Authorizer};
+use kaji_auth::Authorizer;
 use kaji_meta::{GroupResource, Status, object, time::Time};
 use kaji_resource::{
     BoxFuture, CallHooks, CallRequest, Column, Ctx, Hooks, ResourceDef, Scope, UserInfo, Verb,
 };
 use kaji_schema::{SchemaRef, structural};
 use serde_json::{Map, Value, json};
-use std::{collections::HashMap, sync::Arc};
+use std::sync::Arc;
 
 /// The group.
 pub const GROUP: &str = "kaji.dev";
@@ -21,9 +21,6 @@ pub const VERSION: &str = "v1alpha1";
 /// The resource.
 pub const RESOURCE: &str = "refusals";
 const KIND: &str = "Refusal";
-
-/// Refusals in one answer: each may be a question to an authorizer.
-pub const SHOWN: usize = 500;
 
 const COLUMNS: &[Column] = &[
     column("Name", "Name of the refusal"),
@@ -83,37 +80,8 @@ struct Shown {
 impl Shown {
     /// The refusals that a user may see, the latest first.
     async fn visible(&self, user: &UserInfo, namespace: Option<&str>) -> Vec<Entry> {
-        let mut decided: HashMap<(String, String, String, String), bool> = HashMap::new();
-        let mut visible = vec![];
-        for entry in self.refusals.entries(namespace) {
-            if visible.len() == SHOWN {
-                break;
-            }
-            let refusal = entry.refusal.clone();
-            let Refusal { group, resource, namespace, name, .. } = &*refusal;
-            let about = (group.clone(), resource.clone(), namespace.clone(), name.clone());
-            let allowed = match decided.get(&about) {
-                _ if refusal.user == user.name => true,
-                Some(allowed) => *allowed,
-                None if decided.len() >= SHOWN => false,
-                None => {
-                    let allowed = self.may_read(user, &refusal).await;
-                    decided.insert(about, allowed);
-                    allowed
-                }
-            };
-            if allowed {
-                visible.push(entry);
-            }
-        }
-        visible
-    }
-
-    async fn may_read(&self, user: &UserInfo, refusal: &Refusal) -> bool {
-        let Refusal { group, resource, namespace, name, .. } = refusal;
-        let verb = if name.is_empty() { "list" } else { "get" };
-        let question = Attributes { namespace, name, ..Attributes::resource(user, verb, group, resource) };
-        self.authorizer.authorize(&question).await.allowed()
+        let describe = |entry: &Entry| (entry.refusal.about(), entry.refusal.user == user.name);
+        visible(&self.authorizer, user, self.refusals.entries(namespace), describe).await
     }
 
     async fn answer(&self, ctx: &Ctx<'_>, request: CallRequest<'_>) -> Result<(u16, Value), Status> {

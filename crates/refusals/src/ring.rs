@@ -7,9 +7,12 @@
 
 use crate::{Refusal, Rule};
 use jiff::{SignedDuration, Timestamp};
+use kaji_decisions::{
+    About,
+    latest::{Latest, cut},
+};
 use kaji_meta::time::Clock;
 use std::{
-    collections::{BTreeMap, HashMap},
     hash::{DefaultHasher, Hash, Hasher},
     sync::{Arc, Mutex, PoisonError},
 };
@@ -53,19 +56,9 @@ pub struct Entry {
     pub count: u64,
 }
 
-#[derive(Default)]
-struct Ring {
-    /// By the order of their last times.
-    entries: BTreeMap<u64, Entry>,
-    /// Where the entry of a hash is.
-    places: HashMap<u64, u64>,
-    next: u64,
-    bytes: usize,
-}
-
 /// The refusals of one server.
 pub struct Refusals {
-    ring: Mutex<Ring>,
+    ring: Mutex<Latest<Entry>>,
     clock: Arc<dyn Clock>,
     limits: Limits,
 }
@@ -93,40 +86,27 @@ impl Refusals {
             }
             _ => Entry { id, refusal: Arc::new(refusal), rule, first: now, last: now, count: 1 },
         };
-        ring.push(entry);
-        while ring.bytes > self.limits.bytes {
-            let Some((_, oldest)) = ring.entries.first_key_value() else { break };
-            let id = oldest.id;
-            ring.remove(id);
-        }
+        ring.put(id, size(&entry.refusal), entry, self.limits.bytes);
     }
 
     /// What is kept of a namespace (all of them without one), the latest first.
     pub fn entries(&self, namespace: Option<&str>) -> Vec<Entry> {
         let oldest = self.clock.now() - self.limits.age;
         let ring = self.ring.lock().unwrap_or_else(PoisonError::into_inner);
-        let entries = ring.entries.values().rev().take_while(|entry| entry.last >= oldest);
+        let entries = ring.iter().take_while(|entry| entry.last >= oldest);
         entries.filter(|entry| namespace.is_none_or(|n| entry.refusal.shown_in() == n)).cloned().collect()
     }
 }
 
-impl Ring {
-    fn remove(&mut self, id: u64) -> Option<Entry> {
-        let entry = self.entries.remove(&self.places.remove(&id)?)?;
-        self.bytes -= size(&entry.refusal);
-        Some(entry)
-    }
-
-    fn push(&mut self, entry: Entry) {
-        self.bytes += size(&entry.refusal);
-        self.places.insert(entry.id, self.next);
-        self.entries.insert(self.next, entry);
-        self.next += 1;
-    }
-}
-
 impl Refusal {
-    /// The namespace of its object. As with events, that of objects without a namespace is `default`.
+    /// Its object.
+    pub fn about(&self) -> About {
+        let Refusal { group, resource, namespace, name, .. } = self;
+        let [group, resource, namespace, name] = [group, resource, namespace, name].map(String::clone);
+        About { group, resource, namespace, name }
+    }
+
+    /// The namespace in which it is shown. As with events, that of objects without a namespace is `default`.
     pub fn shown_in(&self) -> &str {
         if self.namespace.is_empty() { "default" } else { &self.namespace }
     }
@@ -153,14 +133,6 @@ fn shorten(refusal: &mut Refusal) {
         cut(text, TEXT);
     }
     cut(&mut refusal.message, MESSAGE);
-}
-
-fn cut(text: &mut String, most: usize) {
-    if text.len() > most {
-        let end = (0..=most).rev().find(|end| text.is_char_boundary(*end)).unwrap_or_default();
-        text.truncate(end);
-        text.shrink_to_fit();
-    }
 }
 
 fn size(refusal: &Refusal) -> usize {
@@ -207,7 +179,6 @@ fn hash(refusal: &Refusal) -> u64 {
 mod tests {
     use super::*;
     use kaji_meta::time::ManualClock;
-    use proptest::prelude::*;
 
     fn refusal(name: &str, message: &str) -> Refusal {
         Refusal {
@@ -247,21 +218,5 @@ mod tests {
             ..refusal("a", "data: Invalid value: \"hunter2\"")
         });
         assert_eq!(refusals.entries(None)[0].refusal.message, "");
-    }
-
-    proptest! {
-        #[test]
-        fn the_limit_of_bytes_holds(sizes in proptest::collection::vec((0..20_u8, 0..5_000_usize), 0..200)) {
-            let limits = Limits { bytes: 20_000, ..Limits::default() };
-            let refusals = Refusals::new(Arc::new(ManualClock::new(Timestamp::UNIX_EPOCH)), limits);
-            for (name, size) in sizes {
-                refusals.remember(refusal(&name.to_string(), &"x".repeat(size)));
-                let ring = refusals.ring.lock().unwrap();
-                let bytes: usize = ring.entries.values().map(|entry| super::size(&entry.refusal)).sum();
-                prop_assert_eq!(bytes, ring.bytes);
-                prop_assert!(bytes <= 20_000);
-                prop_assert_eq!(ring.entries.len(), ring.places.len());
-            }
-        }
     }
 }

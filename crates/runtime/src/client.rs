@@ -12,6 +12,7 @@ use bytes::Bytes;
 use futures_util::TryStreamExt;
 use http::{Method, Request, Response, header};
 use http_body_util::BodyExt;
+use kaji_decisions::About;
 use kaji_meta::Status;
 use kube::client::Body;
 use serde::de::DeserializeOwned;
@@ -107,6 +108,13 @@ impl Target {
             name: name.into(),
             subresource: String::new(),
         }
+    }
+
+    /// The object that a decision is about.
+    pub fn about(&self) -> About {
+        let Target { group, resource, namespace, name, .. } = self;
+        let [group, resource, namespace, name] = [group, resource, namespace, name].map(String::clone);
+        About { group, resource, namespace, name }
     }
 
     /// The same object's subresource.

@@ -15,6 +15,7 @@ use crate::{
     view::{Projection, Source, View},
 };
 use futures_util::{StreamExt, future::BoxFuture, stream};
+use kaji_decisions::{Decision, Decisions};
 use kaji_meta::{random::Random, time::Clock};
 use serde_json::Value;
 use std::{
@@ -163,6 +164,24 @@ pub struct Shared {
     pub clock: Arc<dyn Clock>,
     /// Randomness.
     pub random: Arc<dyn Random>,
+    /// What is remembered of decisions, where explanations are read from this process.
+    pub decisions: Option<Arc<Decisions>>,
+}
+
+impl Shared {
+    /// Remembers a decision for explanations.
+    pub fn remember(&self, decision: impl FnOnce() -> Decision) {
+        if let Some(decisions) = &self.decisions {
+            decisions.remember(decision());
+        }
+    }
+
+    /// Forgets what a component decided of a key.
+    pub fn settle(&self, component: &str, key: &Key) {
+        if let Some(decisions) = &self.decisions {
+            decisions.settle(component, &key.to_string());
+        }
+    }
 }
 
 /// Runs a controller until `stop` turns true.
@@ -227,9 +246,10 @@ impl Worker {
         let again = plan.requeue_after;
         let agent = self.controller.reconciler.agent(&view, key);
         let client = agent.map_or_else(|| self.client.clone(), |agent| self.client.named(&agent));
-        let failures = self.apply(plan, &client).await;
+        let failures = self.apply(key, plan, &client).await;
         let queue = &self.controller.queue;
         if failures.is_empty() {
+            self.shared.settle(self.controller.reconciler.name(), key);
             queue.forget(key);
         } else {
             self.failures.lock().unwrap_or_else(PoisonError::into_inner).insert(key.clone(), failures);
@@ -241,11 +261,27 @@ impl Worker {
         effort
     }
 
-    async fn apply(&self, plan: Plan, client: &Client) -> Vec<Failure> {
+    /// Keeps the error of a key for explanations. Objects that changed or went away meanwhile are everyday life.
+    fn remember(&self, key: &Key, write: &Write, error: &Error) {
+        if error.conflict() || error.not_found() {
+            return;
+        }
+        self.shared.remember(|| Decision {
+            component: self.controller.reconciler.name().to_owned(),
+            key: key.to_string(),
+            about: write.target().about(),
+            owner: write.owner(),
+            reason: error.reason().to_owned(),
+            message: error.to_string(),
+            rejections: vec![],
+        });
+    }
+
+    async fn apply(&self, key: &Key, plan: Plan, client: &Client) -> Vec<Failure> {
         plan.events.into_iter().for_each(|e| self.recorder.record(e));
         for stage in plan.stages {
             let outcomes: Vec<_> = stream::iter(stage)
-                .map(|step| self.step(step, client))
+                .map(|step| self.step(key, step, client))
                 .buffer_unordered(PARALLEL)
                 .collect()
                 .await;
@@ -257,7 +293,7 @@ impl Worker {
         vec![]
     }
 
-    async fn step(&self, step: Step, client: &Client) -> Result<(), Failure> {
+    async fn step(&self, key: &Key, step: Step, client: &Client) -> Result<(), Failure> {
         let target = step.write.target().clone();
         match self.write(&step.write, client).await {
             Ok(response) => {
@@ -276,6 +312,7 @@ impl Worker {
                 {
                     self.recorder.record(event.filled(&target.name, &error.to_string()));
                 }
+                self.remember(key, &step.write, &error);
                 Err(Failure { target, error })
             }
         }

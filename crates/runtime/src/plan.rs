@@ -76,6 +76,15 @@ impl Write {
             | Write::Delete { target, .. } => target,
         }
     }
+
+    /// `ReplicaSet web-1`: the controller of the object that is to be created; empty if there is none, or of another write.
+    pub fn owner(&self) -> String {
+        let Write::Create { body, .. } = self else { return String::new() };
+        let text = |owner: &Value, field: &str| owner[field].as_str().unwrap_or_default().to_owned();
+        kaji_meta::object::controller_of(body)
+            .map(|owner| format!("{} {}", text(owner, "kind"), text(owner, "name")))
+            .unwrap_or_default()
+    }
 }
 
 /// A write with the events of its outcomes. `{name}` in a message stands for the written object's name,

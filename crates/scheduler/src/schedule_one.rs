@@ -12,8 +12,12 @@ use crate::{
     pod_info::PodInfo,
     snapshot::NodeInfo,
 };
+use kaji_decisions::Rejection;
 use kaji_runtime::Write;
-use std::{collections::BTreeSet, sync::Arc};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+};
 
 /// No node at all.
 pub const NO_NODES: &str = "no nodes available to schedule pods";
@@ -43,6 +47,8 @@ pub struct Chosen {
 pub struct Unschedulable {
     /// Upstream's sentence.
     pub message: String,
+    /// What nodes were rejected for.
+    pub rejections: Vec<Rejection>,
     /// The plugins that rejected nodes, or the pod.
     pub plugins: BTreeSet<&'static str>,
     /// Those of them that wait for something.
@@ -60,6 +66,7 @@ impl Unschedulable {
     pub fn new(message: impl Into<String>) -> Self {
         Unschedulable {
             message: message.into(),
+            rejections: vec![],
             plugins: BTreeSet::new(),
             pending: BTreeSet::new(),
             nomination: Nomination::Keep,
@@ -175,6 +182,7 @@ fn rejected(profile: &Profile, cycle: &Cycle<'_>, state: &CycleState, status: St
     let message = format!("0/{nodes} nodes are available: {}.", status.message());
     let mut result = Unschedulable::new(message);
     result.note(&status);
+    result.rejections = status.reasons.iter().map(|reason| of_all(&status, reason, nodes)).collect();
     let statuses = NodeStatuses::of_all(Some(status));
     make_room(profile, cycle, state, &statuses, result)
 }
@@ -190,7 +198,42 @@ fn no_fit(
     let mut result = Unschedulable::new(statuses.message(cycle.snapshot.len()));
     result.plugins.extend(pre_filters);
     statuses.named().iter().for_each(|(_, status)| result.note(status));
+    result.rejections = rejections(cycle, &statuses);
     make_room(profile, cycle, state, &statuses, result)
+}
+
+/// Nodes that are named for one reason.
+const NAMED: usize = 5;
+
+/// Every node was rejected for a reason.
+fn of_all(status: &Status, reason: &str, nodes: usize) -> Rejection {
+    let (plugin, reason) = (status.plugin.to_owned(), reason.to_owned());
+    Rejection { plugin, reason, count: nodes, nodes: vec![] }
+}
+
+/// What the nodes were rejected for, by plugin and reason.
+fn rejections(cycle: &Cycle<'_>, statuses: &NodeStatuses) -> Vec<Rejection> {
+    let mut by_reason: BTreeMap<(&str, &str), (usize, Vec<&str>)> = BTreeMap::new();
+    for (slot, status) in statuses.named() {
+        for reason in status.reasons.iter() {
+            let (count, nodes) = by_reason.entry((status.plugin, reason)).or_default();
+            *count += 1;
+            if nodes.len() < NAMED {
+                nodes.extend(cycle.snapshot.by_slot(*slot).map(|node| node.name()));
+            }
+        }
+    }
+    let named = by_reason.into_iter().map(|((plugin, reason), (count, mut nodes))| {
+        nodes.sort_unstable();
+        let nodes = nodes.into_iter().map(str::to_owned).collect();
+        Rejection { plugin: plugin.to_owned(), reason: reason.to_owned(), count, nodes }
+    });
+    let mut all: Vec<Rejection> = named.collect();
+    let others = cycle.snapshot.len().saturating_sub(statuses.named().len());
+    if let Some(status) = statuses.absent.as_ref().filter(|_| others > 0) {
+        all.extend(status.reasons.iter().map(|reason| of_all(status, reason, others)));
+    }
+    all
 }
 
 fn make_room(

@@ -25,8 +25,9 @@ use crate::{
     scheduling_queue::{Popped, SchedulingQueue},
     status_writer::{Condition, StatusWriter, status_patch},
 };
+use kaji_decisions::{Decision as KeptDecision, Rejection, SCHEDULER};
 use kaji_runtime::{
-    Batcher, Client, EventRecord, Informer, Informers, Key, Recorder, Shared,
+    Batcher, Client, EventRecord, Informer, Informers, Key, Recorder, Shared, Target,
     objects::{Node, Pod, PodGroup},
     time,
 };
@@ -109,6 +110,19 @@ pub async fn run(
             () = changes.changed(), if !full => {}
             () = timer, if !full => {}
         }
+    }
+}
+
+/// Why a pod has no node.
+struct PodVerdict<'a> {
+    reason: &'static str,
+    message: &'a str,
+    rejections: Vec<Rejection>,
+}
+
+impl<'a> PodVerdict<'a> {
+    fn unschedulable(message: &'a str) -> Self {
+        PodVerdict { reason: "Unschedulable", message, rejections: vec![] }
     }
 }
 
@@ -391,7 +405,8 @@ impl Scheduler {
                 Some(node.as_str())
             }
         };
-        self.report(popped, "Unschedulable", &why.message, nominated, AttemptResult::Unschedulable, began);
+        let verdict = PodVerdict { rejections: why.rejections, ..PodVerdict::unschedulable(&why.message) };
+        self.report(popped, verdict, nominated, AttemptResult::Unschedulable, began);
         if why.writes.is_empty() {
             self.queue.rejected(&popped.key, why.plugins, why.pending, now);
         } else {
@@ -412,7 +427,8 @@ impl Scheduler {
             true => ("Unschedulable", AttemptResult::Unschedulable),
             false => ("SchedulerError", AttemptResult::Error),
         };
-        self.report(popped, reason, &status.message(), None, result, began);
+        let verdict = PodVerdict { reason, message: &status.message(), rejections: vec![] };
+        self.report(popped, verdict, None, result, began);
         if rejected && !status.plugin.is_empty() {
             let plugins = [status.plugin].into();
             match status.code {
@@ -424,12 +440,11 @@ impl Scheduler {
         }
     }
 
-    /// Says why a pod has no node: an event, the condition, metrics. Not if the pod is gone, or has a node by now.
+    /// Says why a pod has no node: an event, the condition, metrics, what is remembered. Not if the pod is gone, or has a node by now.
     fn report(
         &self,
         popped: &Popped,
-        reason: &str,
-        message: &str,
+        PodVerdict { reason, message, rejections }: PodVerdict<'_>,
         nominated: Option<&str>,
         result: AttemptResult,
         began: Instant,
@@ -441,6 +456,15 @@ impl Scheduler {
         if pod.metadata.uid != popped.info.uid() || !pod.spec.node_name.is_empty() {
             return;
         }
+        self.shared.remember(|| KeptDecision {
+            component: SCHEDULER.to_owned(),
+            key: popped.key.to_string(),
+            about: Target::of::<Pod>(&pod.metadata.namespace, &pod.metadata.name).about(),
+            owner: String::new(),
+            reason: reason.to_owned(),
+            message: message.to_owned(),
+            rejections,
+        });
         let mut note = message.to_owned();
         if note.len() > NOTE_LIMIT {
             let end = (0..=NOTE_LIMIT - 4).rev().find(|end| note.is_char_boundary(*end)).unwrap_or_default();

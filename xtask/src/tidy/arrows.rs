@@ -62,6 +62,7 @@ const ORDER: &[&str] = &[
     "kaji-csi",
     "kaji-grpc",
     "kaji-files",
+    "kaji-decisions",
     "kaji-meta",
     "kaji-testing",
 ];

@@ -52,6 +52,7 @@ fn load_file(text: &str, other: &str) -> Result<Vec<Arc<dyn Admission>>, ConfigE
         callers: Arc::default(),
         metrics: Arc::default(),
         policies: Arc::default(),
+        decisions: Arc::default(),
     };
     load_with(&flags, &deps, &|path| read(text, other, path))
 }

@@ -7,6 +7,7 @@ use super::{
     source::{Hook, ReviewVersion, SideEffects},
 };
 use crate::matching::Matched;
+use kaji_decisions::{About, Decision, WEBHOOKS};
 use kaji_engine::{Attributes, Operation};
 use kaji_meta::{Status, random, text::quote, validation::is_qualified_name};
 use kaji_outbound::CallError;
@@ -106,7 +107,7 @@ impl Hook {
         })
     }
 
-    /// Counts a call.
+    /// Counts a call, and remembers whether it failed.
     pub fn observe(
         &self,
         deps: &Deps,
@@ -126,6 +127,28 @@ impl Hook {
             deps.metrics.rejected(&self.name, step, operation, kind, code);
         }
         deps.metrics.called(&self.name, step, operation, elapsed, code, rejected);
+        let key = format!("{step}/{}", self.uid);
+        match result {
+            Err(Failure::Calling { reason, .. }) => deps.decisions.remember(self.uncalled(key, reason)),
+            _ => deps.decisions.settle(WEBHOOKS, &key),
+        }
+    }
+
+    /// That it could not be called.
+    fn uncalled(&self, key: String, reason: &str) -> Decision {
+        Decision {
+            component: WEBHOOKS.to_owned(),
+            key,
+            about: About {
+                group: "admissionregistration.k8s.io".to_owned(),
+                resource: self.resource.to_owned(),
+                name: self.configuration.clone(),
+                ..About::default()
+            },
+            reason: if self.ignore { "FailedOpen" } else { "FailedClosed" }.to_owned(),
+            message: format!("failed calling webhook {}: {reason}", quote(&self.name)),
+            ..Decision::default()
+        }
     }
 
     /// What a failure means for the request: nothing, if it may be ignored.

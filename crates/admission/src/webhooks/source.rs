@@ -48,6 +48,8 @@ pub(crate) struct Hook {
     /// Configuration, name, and a number for those of the same name.
     pub uid: String,
     pub configuration: String,
+    /// The resource of the configuration.
+    pub resource: &'static str,
     /// The resourceVersion of the configuration.
     version: String,
     pub name: String,
@@ -76,7 +78,12 @@ impl Hook {
         self.auth.apply(self.client.as_ref().map_err(String::clone)?)
     }
 
-    fn parse(configuration: &Value, hook: &Value, number: usize, auth: &Auth) -> Hook {
+    fn parse(
+        resource: &'static str,
+        configuration: &Value,
+        (hook, number): (&Value, usize),
+        auth: &Auth,
+    ) -> Hook {
         let text = |key: &str| hook[key].as_str().unwrap_or("");
         let (owner, name) = (object::name(configuration), text("name"));
         let review = hook["admissionReviewVersions"].as_array().into_iter().flatten();
@@ -84,6 +91,7 @@ impl Hook {
         Hook {
             uid: format!("{owner}/{name}/{number}"),
             configuration: owner.to_owned(),
+            resource,
             version: object::resource_version(configuration).to_owned(),
             name: name.to_owned(),
             rules: Rule::list(&hook["rules"]),
@@ -135,6 +143,7 @@ struct Kept {
 /// The webhooks of one kind of configurations.
 pub(crate) struct Source {
     resource: GroupResource,
+    plural: &'static str,
     auth: Auth,
     kept: ArcSwap<Kept>,
 }
@@ -145,6 +154,7 @@ impl Source {
             if mutating { "mutatingwebhookconfigurations" } else { "validatingwebhookconfigurations" };
         Source {
             resource: GroupResource::new("admissionregistration.k8s.io", plural),
+            plural,
             auth,
             kept: ArcSwap::default(),
         }
@@ -177,7 +187,7 @@ impl Source {
             let list = configuration["webhooks"].as_array().map(Vec::as_slice).unwrap_or_default();
             for (i, hook) in list.iter().enumerate() {
                 let number = list[..i].iter().filter(|other| other["name"] == hook["name"]).count();
-                hooks.push(Arc::new(Hook::parse(configuration, hook, number, &self.auth)));
+                hooks.push(Arc::new(Hook::parse(self.plural, configuration, (hook, number), &self.auth)));
             }
         }
         hooks.into()

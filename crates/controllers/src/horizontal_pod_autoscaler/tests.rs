@@ -124,7 +124,7 @@ impl Harness {
         let client = client(&server);
         let clock = Arc::new(ManualClock::new(now()));
         let informers = Informers::new(client.clone());
-        let shared = Shared { client, clock, random: Arc::new(SeededRandom::new(1)) };
+        let shared = Shared { client, clock, random: Arc::new(SeededRandom::new(1)), decisions: None };
         let autoscalers = Autoscalers::new(&informers, &shared, &AutoscalerConfig::default());
         autoscalers.pods.synced().await;
         Harness { server, autoscalers, _informers: informers }

@@ -52,6 +52,12 @@ pub async fn of_missing(
         .collect()
 }
 
+/// The messages of the refusals in the namespace of an object.
+pub async fn messages(case: &Case<'_>) -> Vec<String> {
+    let refusals = refusals(case.reader, case.discovery, case.namespace()).await;
+    refusals.iter().map(|refusal| str_at(refusal, &["message"]).to_owned()).collect()
+}
+
 /// What the server remembers of a namespace; nothing if it is no Kaji.
 async fn refusals(reader: &Reader<'_>, discovery: &Discovery, namespace: &str) -> Vec<Value> {
     let Some(resource) = discovery.of_kind(GROUP_VERSION, "Refusal") else { return vec![] };

@@ -1,6 +1,6 @@
 //! A pod without a node: gates, what each node says to it, and the node that is nearest to taking it.
 
-use super::gang;
+use super::{decisions, gang};
 use crate::{
     case::{Case, condition_is, is_finished, tell},
     paths::path,
@@ -52,9 +52,15 @@ pub async fn causes(case: &Case<'_>) -> Vec<Cause> {
     vec![ask(case, cause).await]
 }
 
-async fn ask(case: &Case<'_>, cause: Cause) -> Cause {
-    let (nodes, pods) =
-        futures_util::join!(case.reader.list("/api/v1/nodes"), case.reader.list("/api/v1/pods"));
+async fn ask(case: &Case<'_>, mut cause: Cause) -> Cause {
+    let (nodes, pods, verdict) = futures_util::join!(
+        case.reader.list("/api/v1/nodes"),
+        case.reader.list("/api/v1/pods"),
+        decisions::verdict(case)
+    );
+    if let Some(verdict) = &verdict {
+        cause = cause.known(verdict.tell());
+    }
     let (Some(nodes), Some(pods)) = (nodes, pods) else { return cause };
     let collection = |of: &ReadResource| match of.group {
         "" => path(of.version, "", of.resource, ""),
@@ -73,12 +79,18 @@ async fn ask(case: &Case<'_>, cause: Cause) -> Cause {
         Ok(Verdicts::Nodes(verdicts)) if verdicts.is_empty() => cause
             .known("the cluster has no node")
             .fix("add a node: kaji agent --join, or kaji up with --nodes"),
-        Ok(Verdicts::Nodes(verdicts)) => node_verdicts(case, cause, &nodes, &verdicts),
+        Ok(Verdicts::Nodes(verdicts)) => node_verdicts(case, cause, &nodes, &verdicts, verdict.as_ref()),
     }
 }
 
-/// What the nodes say, by reason; the nearest node, and what would make it fit.
-fn node_verdicts(case: &Case<'_>, mut cause: Cause, nodes: &[Value], verdicts: &[Verdict]) -> Cause {
+/// What the nodes say, by reason; the nearest node, and what would make it fit. It is known of what the scheduler said itself.
+fn node_verdicts(
+    case: &Case<'_>,
+    mut cause: Cause,
+    nodes: &[Value],
+    verdicts: &[Verdict],
+    said: Option<&decisions::Verdict>,
+) -> Cause {
     let fitting: Vec<&str> =
         verdicts.iter().filter(|v| v.rejections.is_empty()).map(|v| v.node.as_str()).collect();
     if !fitting.is_empty() {
@@ -100,9 +112,19 @@ fn node_verdicts(case: &Case<'_>, mut cause: Cause, nodes: &[Value], verdicts: &
     cause.summary = format!("no node takes it (0 of {})", verdicts.len());
     for ((plugin, reason), rejecting) in &by_reason {
         let by = if plugin.is_empty() { "PreFilter" } else { plugin };
-        let detail = rejecting.first().and_then(|name| detail(case.object, nodes, name, plugin));
-        let detail = detail.map_or_else(String::new, |detail| format!(" ({detail})"));
-        cause = cause.inferred(format!("{by}: {reason}, on {}{detail}", some(rejecting, NAMED)));
+        let said_so = |node: &&str| said.is_some_and(|said| said.rejects(plugin, reason, node));
+        let (known, inferred): (Vec<&str>, Vec<&str>) = rejecting.iter().copied().partition(said_so);
+        let tell = |rejecting: &[&str]| {
+            let detail = rejecting.first().and_then(|name| detail(case.object, nodes, name, plugin));
+            let detail = detail.map_or_else(String::new, |detail| format!(" ({detail})"));
+            format!("{by}: {reason}, on {}{detail}", some(rejecting, NAMED))
+        };
+        if !known.is_empty() {
+            cause = cause.known(tell(&known));
+        }
+        if !inferred.is_empty() {
+            cause = cause.inferred(tell(&inferred));
+        }
     }
     let nearest = verdicts.iter().min_by_key(|verdict| verdict.rejections.len());
     if let Some(nearest) = nearest {

@@ -14,13 +14,25 @@ use serde_json::Value;
 
 const NAMED: usize = 5;
 
-/// Webhooks of the configuration that have no backend.
+/// Webhooks of the configuration that have no backend, or that could not be called last.
 pub async fn causes(case: &Case<'_>) -> Vec<Cause> {
     let mut causes = vec![];
     for webhook in arr_at(case.object, &["webhooks"]) {
-        if let Some(service) = at(webhook, &["clientConfig", "service"]) {
-            causes.extend(of_backend(case, webhook, service).await);
-        }
+        let found = match at(webhook, &["clientConfig", "service"]) {
+            Some(service) => of_backend(case, webhook, service).await,
+            None => None,
+        };
+        let name = str_at(webhook, &["name"]);
+        let failed = super::decisions::of_webhook(case, name).await;
+        let failed = failed.map(|failed| format!("its last call failed {failed}"));
+        causes.extend(match (found, failed) {
+            (Some(cause), Some(failed)) => Some(cause.known(failed)),
+            (None, Some(failed)) => {
+                let summary = format!("webhook {name} cannot be called");
+                Some(fails(webhook, Cause::new(Sort::Webhook, summary).known(failed)))
+            }
+            (found, None) => found,
+        });
     }
     causes
 }

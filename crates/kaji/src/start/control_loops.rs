@@ -12,6 +12,7 @@ use kaji_controllers::{
     cloud_provider::{BareMachines, CloudProvider},
 };
 use kaji_controlplane::{CacheFeed, LocalBatches, cache_checks::CacheChecks, cluster_dns};
+use kaji_decisions::Decisions;
 use kaji_kubelet::{
     cloud::ExternalCloud,
     hostname::node_name,
@@ -62,6 +63,7 @@ pub(crate) struct ControlLoopConfig {
     /// Of this machine, where other machines reach it.
     pub machine_address: IpAddr,
     pub authentication: watch::Receiver<ClusterAuthenticationInfo>,
+    pub decisions: Arc<Decisions>,
 }
 
 /// The loops that run.
@@ -285,7 +287,7 @@ impl ControlLoopConfig {
 
     fn shared(&self, client: Client) -> Shared {
         let Environment { object_clock, random, .. } = self.environment.clone();
-        Shared { client, clock: object_clock, random }
+        Shared { client, clock: object_clock, random, decisions: Some(self.decisions.clone()) }
     }
 
     /// The HTTPS servers of nodes. In a cluster without a listener nodes have none either.

@@ -26,6 +26,7 @@ mod console;
 mod control_loops;
 mod conversion;
 mod custom_resources;
+mod decisions;
 mod definitions;
 mod encryption;
 mod envtest;

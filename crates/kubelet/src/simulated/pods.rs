@@ -155,7 +155,7 @@ impl Pods {
             self.services.synced().await;
         };
         tokio::select! { () = synced => {}, _ = stop.wait_for(|stop| *stop) => return }
-        let Shared { client, clock, random } = &self.shared;
+        let Shared { client, clock, random, .. } = &self.shared;
         let recorder = Recorder::start(client.clone(), "kubelet", clock.clone(), random.clone());
         let mut tasks = JoinSet::new();
         for _ in 0..WORKERS {

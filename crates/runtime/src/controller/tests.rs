@@ -36,6 +36,7 @@ struct Fixture {
     calls: mpsc::UnboundedReceiver<(String, Vec<u16>)>,
     stop: watch::Sender<bool>,
     task: JoinHandle<()>,
+    decisions: Arc<Decisions>,
 }
 
 impl Fixture {
@@ -51,17 +52,19 @@ impl Fixture {
             .reads::<Item>(|change, _| vec![change.any().metadata.key()])
             .workers(2);
         let (stop, stopped) = watch::channel(false);
+        let decisions = Arc::<Decisions>::default();
         let shared = Shared {
             client,
             clock: Arc::new(ManualClock::new("2026-01-01T00:00:00Z".parse().unwrap())),
             random: Arc::new(SeededRandom::new(1)),
+            decisions: Some(decisions.clone()),
         };
         let task = tokio::spawn(async move {
             run(controller, shared, stopped).await;
             drop(informers);
         });
         let watch = server.sync("10", items).await;
-        Fixture { server, watch, calls, stop, task }
+        Fixture { server, watch, calls, decisions, stop, task }
     }
 
     async fn called(&mut self) -> (String, Vec<u16>) {
@@ -105,6 +108,29 @@ async fn retries_a_conflict_with_the_failure_in_the_context_and_without_an_event
     retried.json(200, &item("a", 11, 2));
     f.watch.send(&[("MODIFIED", item("a", 11, 2))]);
     assert_eq!(f.called().await, ("a".into(), vec![]));
+}
+
+#[tokio::test(start_paused = true)]
+async fn remembers_what_a_key_failed_with_until_its_writes_succeed() {
+    let mut f = Fixture::new(&[item("a", 5, 1)], |view, key, _| match value(view, key) {
+        2 => Plan::nothing(),
+        _ => {
+            Plan::nothing().stage(vec![Step { write: patch(&key.name), on_success: None, on_failure: None }])
+        }
+    })
+    .await;
+    f.called().await;
+    f.server.expect(Method::PATCH, "/apis/test/v1/namespaces/ns/items/a").await.status(403, "Forbidden");
+    assert_eq!(f.called().await, ("a".into(), vec![403]));
+    let kept = f.decisions.entries(Some("ns"));
+    let [kept] = kept.as_slice() else { panic!("{kept:?}") };
+    let about = &kept.decision.about;
+    assert_eq!((about.resource.as_str(), about.name.as_str()), ("items", "a"));
+    assert_eq!((kept.decision.key.as_str(), kept.decision.reason.as_str()), ("ns/a", "Forbidden"));
+    f.server.expect(Method::PATCH, "/apis/test/v1/namespaces/ns/items/a").await.json(200, &item("a", 11, 2));
+    f.watch.send(&[("MODIFIED", item("a", 11, 2))]);
+    f.called().await;
+    assert_eq!(f.decisions.entries(None), vec![]);
 }
 
 #[tokio::test(start_paused = true)]

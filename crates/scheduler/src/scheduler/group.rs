@@ -12,7 +12,7 @@ mod status;
 #[cfg(test)]
 mod tests;
 
-use super::Scheduler;
+use super::{PodVerdict, Scheduler};
 use crate::{
     cache::RemovedPod,
     framework::{CycleState, Nomination, Profile, Status},
@@ -348,7 +348,8 @@ impl Scheduler {
 
     /// A pod waits for others of its group.
     fn held_back(&mut self, popped: &Popped, text: &str, nominated: Option<&str>, began: Instant) {
-        self.report(popped, "Unschedulable", text, nominated, AttemptResult::Unschedulable, began);
+        let verdict = PodVerdict::unschedulable(text);
+        self.report(popped, verdict, nominated, AttemptResult::Unschedulable, began);
         let now = self.now();
         self.queue.rejected(&popped.key, [PLUGIN].into(), [].into(), now);
     }

@@ -8,6 +8,7 @@ use crate::{
     framework::{Event, Profile},
     pod_info::PodInfo,
 };
+use kaji_decisions::SCHEDULER;
 use kaji_runtime::{Key, objects::Pod};
 use std::sync::Arc;
 
@@ -50,6 +51,7 @@ impl Scheduler {
         }
         if !pod.spec.node_name.is_empty() {
             self.queue.remove(key);
+            self.shared.settle(SCHEDULER, key);
             self.nominator.remove(&pod.metadata.uid);
             self.cache.set_pod(&pod);
             let former = former.filter(|former| !former.spec.node_name.is_empty());
@@ -101,6 +103,7 @@ impl Scheduler {
     /// A pod is gone, or takes nothing of its node any more.
     fn gone(&mut self, key: &Key, pod: &Arc<Pod>, events: &mut Vec<Event>) {
         self.queue.remove(key);
+        self.shared.settle(SCHEDULER, key);
         let nominated = self.nominator.node_of(&pod.metadata.uid).is_some();
         self.nominator.remove(&pod.metadata.uid);
         self.preempting.remove(&pod.metadata.uid);

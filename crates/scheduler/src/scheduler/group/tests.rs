@@ -32,7 +32,12 @@ fn silent_client() -> Client {
 impl World {
     fn new(nodes: &[Value], groups: &[Value]) -> Self {
         let clock = Arc::new(ManualClock::new(jiff::Timestamp::UNIX_EPOCH));
-        let shared = Shared { client: silent_client(), clock, random: Arc::new(SeededRandom::new(1)) };
+        let shared = Shared {
+            client: silent_client(),
+            clock,
+            random: Arc::new(SeededRandom::new(1)),
+            decisions: None,
+        };
         let informers = Informers::new(shared.client.clone());
         let configuration = Configuration::new(Features::ALL).unwrap();
         let mut reads = Reads::nothing();
