@@ -6,7 +6,7 @@
 //! Invariant: a name that upstream has and this server lacks is refused when a flag enables it, never ignored.
 
 use crate::{
-    Deps,
+    DefaultTolerations, Deps,
     plugins::{Constructor, PLUGINS, Plugin, plugin},
 };
 use kaji_engine::Admission;
@@ -27,6 +27,8 @@ pub struct Flags {
     pub disable: Vec<String>,
     /// An `AdmissionConfiguration`.
     pub config_file: Option<PathBuf>,
+    /// How long pods stay on nodes that are not ready.
+    pub tolerations: DefaultTolerations,
 }
 
 /// Why flags or files are no configuration.
@@ -123,6 +125,7 @@ pub fn load(flags: &Flags, deps: &Deps) -> Result<Vec<Arc<dyn Admission>>, Confi
 }
 
 fn load_with(flags: &Flags, deps: &Deps, read: Read<'_>) -> Result<Vec<Arc<dyn Admission>>, ConfigError> {
+    let deps = &Deps { tolerations: flags.tolerations, ..deps.clone() };
     let enabled = enabled(flags)?;
     let mut values = match &flags.config_file {
         Some(path) => read_file(path, &enabled, read)?,

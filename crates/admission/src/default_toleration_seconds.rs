@@ -7,10 +7,23 @@ use kaji_resource::BoxFuture;
 use serde_json::{Value, json};
 
 /// The plugin.
-pub(super) struct DefaultTolerationSeconds;
+pub(super) struct DefaultTolerationSeconds(pub DefaultTolerations);
 
 /// How long a pod stays on a node that is not ready or out of reach, unless it says otherwise. Seconds.
-const GRACE: i64 = 300;
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct DefaultTolerations {
+    /// Of nodes that are not ready.
+    pub not_ready: i64,
+    /// Of nodes that are out of reach.
+    pub unreachable: i64,
+}
+
+impl Default for DefaultTolerations {
+    /// Five minutes.
+    fn default() -> Self {
+        DefaultTolerations { not_ready: 300, unreachable: 300 }
+    }
+}
 
 impl Admission for DefaultTolerationSeconds {
     fn name(&self) -> &'static str {
@@ -29,22 +42,26 @@ impl Admission for DefaultTolerationSeconds {
 
     fn admit<'a>(&'a self, a: &'a mut Attributes<'_>) -> BoxFuture<'a, Result<(), Status>> {
         if let Some(pod) = a.object.as_deref_mut() {
-            tolerate(pod);
+            tolerate(pod, self.0);
         }
         Box::pin(std::future::ready(Ok(())))
     }
 }
 
-fn tolerate(pod: &mut Value) {
+fn tolerate(pod: &mut Value, seconds: DefaultTolerations) {
     let mut list = object::arr_at(pod, &["spec", "tolerations"]).to_vec();
     let given = list.len();
-    for key in ["node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable"] {
+    let keys = [
+        ("node.kubernetes.io/not-ready", seconds.not_ready),
+        ("node.kubernetes.io/unreachable", seconds.unreachable),
+    ];
+    for (key, seconds) in keys {
         let either = |t: &Value, field: &str, wanted: &str| {
             matches!(t[field].as_str(), None | Some("")) || t[field] == wanted
         };
         if !list[..given].iter().any(|t| either(t, "key", key) && either(t, "effect", "NoExecute")) {
             list.push(
-                json!({"key": key, "operator": "Exists", "effect": "NoExecute", "tolerationSeconds": GRACE}),
+                json!({"key": key, "operator": "Exists", "effect": "NoExecute", "tolerationSeconds": seconds}),
             );
         }
     }
@@ -66,19 +83,23 @@ mod tests {
     #[test]
     fn adds_default_toleration_seconds() {
         let mut pod = json!({"spec": {}});
-        tolerate(&mut pod);
+        tolerate(&mut pod, DefaultTolerations::default());
         expect![[r#""node.kubernetes.io/not-ready":300 "node.kubernetes.io/unreachable":300"#]]
             .assert_eq(&keys(&pod));
         let once = pod.clone();
-        tolerate(&mut pod);
+        tolerate(&mut pod, DefaultTolerations::default());
         assert_eq!(pod, once);
         let mut all = json!({"spec": {"tolerations": [{"operator": "Exists"}]}});
-        tolerate(&mut all);
+        tolerate(&mut all, DefaultTolerations::default());
         assert_eq!(keys(&all), "null:null");
         let mut other = json!({"spec": {"tolerations": [{"key": "node.kubernetes.io/not-ready", "effect": "NoSchedule"},
             {"key": "node.kubernetes.io/unreachable", "tolerationSeconds": 1}]}});
-        tolerate(&mut other);
+        tolerate(&mut other, DefaultTolerations::default());
         expect![[r#""node.kubernetes.io/not-ready":null "node.kubernetes.io/unreachable":1 "node.kubernetes.io/not-ready":300"#]]
             .assert_eq(&keys(&other));
+        let mut pod = json!({"spec": {}});
+        tolerate(&mut pod, DefaultTolerations { not_ready: 1, unreachable: -1 });
+        expect![[r#""node.kubernetes.io/not-ready":1 "node.kubernetes.io/unreachable":-1"#]]
+            .assert_eq(&keys(&pod));
     }
 }

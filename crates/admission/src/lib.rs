@@ -58,6 +58,7 @@ use serde_json::Value;
 use std::sync::Arc;
 
 pub use config::{ConfigError, Flags, load};
+pub use default_toleration_seconds::DefaultTolerations;
 pub use plugins::names;
 pub use policies::PolicyMetrics;
 pub use validating_admission_policy::type_checking::follow as check_types;
@@ -74,6 +75,8 @@ pub struct Deps {
     pub metrics: Arc<WebhookMetrics>,
     /// Counts evaluations of policies.
     pub policies: Arc<PolicyMetrics>,
+    /// How long pods stay on nodes that are not ready; [`load`] takes it from the flags.
+    pub tolerations: DefaultTolerations,
     /// Where failures of webhooks are remembered.
     pub decisions: Arc<Decisions>,
 }

@@ -83,7 +83,7 @@ pub(crate) static PLUGINS: [Plugin; 41] = [
     on("PodSecurity", Configured(|file, _| Ok(Arc::new(PodSecurity::configured(file)?)))),
     missing("PodNodeSelector"),
     on("Priority", Plain(|_| Arc::new(Priority))),
-    on("DefaultTolerationSeconds", Plain(|_| Arc::new(DefaultTolerationSeconds))),
+    on("DefaultTolerationSeconds", Plain(|deps| Arc::new(DefaultTolerationSeconds(deps.tolerations)))),
     missing("PodTolerationRestriction"),
     off("EventRateLimit", Configured(|file, _| Ok(Arc::new(EventRateLimit::configured(file)?)))),
     off("ExtendedResourceToleration", Plain(|_| Arc::new(ExtendedResourceToleration))),
@@ -137,6 +137,7 @@ mod tests {
             callers: Arc::default(),
             metrics: Arc::default(),
             policies: Arc::default(),
+            tolerations: Default::default(),
             decisions: Arc::default(),
         };
         for line in PLUGINS.iter().filter(|line| line.name != "EventRateLimit") {

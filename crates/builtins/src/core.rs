@@ -26,7 +26,7 @@ pub fn defs(deps: &Deps) -> Vec<ResourceDef> {
         componentstatuses::def(),
         configmaps::def(),
         endpoints::def(),
-        crate::events::events::core(),
+        crate::events::events::core(deps.event_ttl),
         limitranges::def(),
         namespaces::def(),
         nodes::def(),

@@ -10,6 +10,7 @@ use serde_json::Value;
 use std::{
     ops::RangeInclusive,
     sync::{Arc, Weak},
+    time::Duration,
 };
 
 /// The engine. Futures that outlive a request (giving back a cluster IP) reach it through this.
@@ -96,6 +97,8 @@ pub struct Deps {
     pub service_cidrs: Vec<String>,
     /// Ports that `NodePort` services may have.
     pub node_port_range: RangeInclusive<u16>,
+    /// How long events are kept.
+    pub event_ttl: Duration,
     /// The record of node ports, where other servers allocate them too.
     pub shared_ports: Option<Arc<dyn SharedPorts>>,
     /// The feature gates.
@@ -122,6 +125,7 @@ impl Deps {
             random,
             service_cidrs: vec!["10.96.0.0/12".into()],
             node_port_range: 30000..=32767,
+            event_ttl: Duration::from_secs(3600),
             shared_ports: None,
             features: Features::default(),
             served: ServedVersions::default(),

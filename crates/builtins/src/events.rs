@@ -7,6 +7,6 @@ use crate::Deps;
 use kaji_resource::ResourceDef;
 
 /// Every resource of the group.
-pub fn defs(_deps: &Deps) -> Vec<ResourceDef> {
-    vec![events::events()]
+pub fn defs(deps: &Deps) -> Vec<ResourceDef> {
+    vec![events::events(deps.event_ttl)]
 }

@@ -22,7 +22,7 @@ use kaji_server::{
     pki::{self, Pki, PkiError},
 };
 use kaji_store::{Store, StoreError};
-use std::{net::SocketAddr, sync::Arc};
+use std::{net::SocketAddr, sync::Arc, time::Duration};
 use tokio::{sync::watch, task::JoinSet};
 
 /// Why a cluster did not start.
@@ -43,6 +43,9 @@ pub enum StartError {
     /// The engine.
     #[error(transparent)]
     Engine(#[from] EngineError),
+    /// Reading the objects took longer than the options allow.
+    #[error("the objects were not read within {0:?} (--storage-initialization-timeout)")]
+    Slow(Duration),
     /// Certificates.
     #[error("cannot prepare certificates: {0}")]
     Pki(#[from] PkiError),
@@ -120,9 +123,10 @@ impl Cluster {
     /// # Errors
     /// As [`Cluster::start`].
     pub async fn start_in(options: Options, environment: Environment) -> Result<Cluster, StartError> {
+        let patience = options.startup.storage_initialization.unwrap_or(Duration::MAX);
         let opened = Configured::new(options, environment).await?.open_store().await?;
         let store = opened.store();
-        let started = Self::start_over(opened).await;
+        let started = Self::start_over(opened, patience).await;
         if started.is_err() {
             // The next start must not find the files in use.
             store.close().await;
@@ -130,9 +134,10 @@ impl Cluster {
         started
     }
 
-    async fn start_over(opened: StoreOpened) -> Result<Cluster, StartError> {
-        let engine_opened = opened.open_engine().await?;
-        let registered = engine_opened.register_resources().await?;
+    async fn start_over(opened: StoreOpened, patience: Duration) -> Result<Cluster, StartError> {
+        let reading = async { opened.open_engine().await?.register_resources().await };
+        let registered = tokio::time::timeout(patience, reading).await;
+        let registered = registered.map_err(|_| StartError::Slow(patience))??;
         let bound = registered.bind().await?;
         let bootstrapped = bound.bootstrap().await?;
         bootstrapped.serve().await

@@ -151,6 +151,7 @@ impl StoreOpened {
             random: self.settings.environment.random.clone(),
             features: options.features,
             attributions: self.storage.history.as_ref().map(|history| history.attributions()),
+            min_request_timeout: options.min_request_timeout,
             ..EngineOptions::default()
         };
         let engine = Engine::open(self.store(), engine_options).await?;
@@ -160,6 +161,7 @@ impl StoreOpened {
             callers: Arc::new(ClientCache::with_services_of(weak_api(&engine))),
             metrics: Arc::default(),
             policies: Arc::default(),
+            tolerations: options.admission.tolerations,
             decisions: Arc::new(Decisions::new(object_clock.clone(), kaji_decisions::Limits::default())),
         };
         // There are no resources yet, and so no writes that the plugins could miss.
@@ -192,6 +194,8 @@ impl EngineOpened {
                 .await?;
         let mut deps = Deps::new(object_clock.clone(), settings.environment.random.clone());
         deps.service_cidrs = options.service_cidrs.clone();
+        deps.node_port_range = options.node_ports.clone();
+        deps.event_ttl = options.event_ttl;
         deps.features = options.features;
         deps.served = options.served.clone();
         deps.authorizer = authz.authorizer.clone();
@@ -471,7 +475,8 @@ fn stack(
     checks::add(&stack.health, &storage.store, &options.store);
     let engine = Arc::downgrade(&stack.engine);
     let is_open = move || engine.upgrade().map(drop).ok_or_else(|| "the engine is closed".to_owned());
-    stack.health.add("informer-sync", Arc::new(is_open));
+    stack.health.add_start("informer-sync", Arc::new(is_open));
+    stack.health.begin_grace(options.startup.livez_grace);
     storage.encryption.add_check(&stack.health);
     stack
 }

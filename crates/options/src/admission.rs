@@ -1,10 +1,11 @@
 //! Flags of admission plugins.
 
 use clap::Args;
+use kaji_admission::DefaultTolerations;
 use std::path::PathBuf;
 
 /// Which admission plugins run.
-#[derive(Args, Clone, Debug, Default)]
+#[derive(Args, Clone, Debug)]
 #[command(next_help_heading = "Admission")]
 pub struct AdmissionFlags {
     /// Admission plugins to enable in addition to those that are enabled by default.
@@ -16,6 +17,12 @@ pub struct AdmissionFlags {
     /// A file with an AdmissionConfiguration.
     #[arg(long)]
     admission_control_config_file: Option<PathBuf>,
+    /// The tolerationSeconds of the toleration for not-ready:NoExecute that pods without one get.
+    #[arg(long, value_name = "SECONDS", default_value_t = 300, allow_negative_numbers = true)]
+    default_not_ready_toleration_seconds: i64,
+    /// The tolerationSeconds of the toleration for unreachable:NoExecute that pods without one get.
+    #[arg(long, value_name = "SECONDS", default_value_t = 300, allow_negative_numbers = true)]
+    default_unreachable_toleration_seconds: i64,
 }
 
 impl From<AdmissionFlags> for kaji_admission::Flags {
@@ -24,6 +31,10 @@ impl From<AdmissionFlags> for kaji_admission::Flags {
             enable: flags.enable_admission_plugins,
             disable: flags.disable_admission_plugins,
             config_file: flags.admission_control_config_file,
+            tolerations: DefaultTolerations {
+                not_ready: flags.default_not_ready_toleration_seconds,
+                unreachable: flags.default_unreachable_toleration_seconds,
+            },
         }
     }
 }

@@ -2,7 +2,7 @@
 
 use crate::{
     AuthnOptions, AuthzOptions, ContainerRuntimeFlags, EncryptionFile, HistoryConfig, Nodes, RangeFlags,
-    Serving, StoreKind,
+    Serving, StartupOptions, StoreKind,
 };
 use kaji_audit::Options as AuditOptions;
 use kaji_controllers::{AutoscalerConfig, LoopConfig, Selection};
@@ -14,6 +14,7 @@ use kaji_runtime::VirtualClock;
 use kaji_server::{ShutdownOptions, flowcontrol::Limits};
 use std::{
     net::{IpAddr, Ipv4Addr, SocketAddr},
+    ops::RangeInclusive,
     path::PathBuf,
     sync::Arc,
     time::Duration,
@@ -58,6 +59,12 @@ pub struct Options {
     pub store: StoreKind,
     /// `10.96.0.0/12`
     pub service_cidrs: Vec<String>,
+    /// Ports that services of the type NodePort may have.
+    pub node_ports: RangeInclusive<u16>,
+    /// How long events are kept.
+    pub event_ttl: Duration,
+    /// Watches without a timeout of their own last this long, and up to twice as long.
+    pub min_request_timeout: Duration,
     /// The file that says how values are encrypted at rest.
     pub encryption: Option<EncryptionFile>,
     /// The history of objects that is kept; `None` for none. Of objects in memory there is none in any case.
@@ -68,6 +75,8 @@ pub struct Options {
     pub limits: Limits,
     /// How long a request may take.
     pub request_timeout: Duration,
+    /// How the server starts.
+    pub startup: StartupOptions,
     /// How the server ends.
     pub shutdown: ShutdownOptions,
     /// Authorization.
@@ -107,11 +116,15 @@ impl Options {
             serving: Serving::default(),
             store: StoreKind::Disk,
             service_cidrs: vec!["10.96.0.0/12".into()],
+            node_ports: 30000..=32767,
+            event_ttl: Duration::from_secs(3600),
+            min_request_timeout: Duration::from_secs(1800),
             encryption: None,
             history: Some(HistoryConfig::default()),
             audit: AuditOptions::default(),
             limits: Limits::default(),
             request_timeout: Duration::from_secs(60),
+            startup: StartupOptions::default(),
             shutdown: ShutdownOptions::default(),
             authz: AuthzOptions::default(),
             authn: AuthnOptions::default(),

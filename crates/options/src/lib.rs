@@ -5,7 +5,8 @@
 //! - `component`: the command lines of components that run alone.
 //! - `server_flags`: the command line of a server, which is turned into cluster options.
 //! - One file for each group of flags: `authentication`, `authorization`, `audit`, `admission`, `encryption`, `etcd`, `history`, `serving`,
-//!   `shutdown`, `autoscaler`, `cloud`, `control_loops`, `nodes`, `proxy_client`, `kubelet_client`, `features`.
+//!   `startup`, `shutdown`, `autoscaler`, `cloud`, `control_loops`, `nodes`, `proxy_client`, `kubelet_client`, `features`.
+//! - `port_range`: how flags spell ranges of ports.
 //! - `watched_files`: detects changes of files that flags name, for configuration that is reloaded.
 //!
 //! Invariant: flags have upstream's names, defaults and error texts; a combination that upstream rejects is rejected.
@@ -28,10 +29,12 @@ mod features;
 pub mod history;
 pub mod kubelet_client;
 pub mod nodes;
+mod port_range;
 pub mod proxy_client;
 pub mod server_flags;
 pub mod serving;
 mod shutdown;
+mod startup;
 pub mod watched_files;
 
 pub use admission::AdmissionFlags;
@@ -52,6 +55,7 @@ pub use nodes::{Nodes, RangeFlags};
 pub use proxy_client::ProxyClient;
 pub use server_flags::ServerFlags;
 pub use serving::Serving;
+pub use startup::StartupOptions;
 pub use watched_files::WatchedFiles;
 
 use std::time::Duration;

@@ -11,6 +11,7 @@ use crate::{
     etcd::StoreFlags,
     serving::{ConnectionFlags, Files},
     shutdown::ShutdownFlags,
+    startup::StartupFlags,
 };
 use clap::{ArgAction, Args, Command};
 use kaji_controllers::Selection;
@@ -18,6 +19,7 @@ use kaji_meta::Features;
 use kaji_server::{TlsOptions, flowcontrol::Limits};
 use std::{
     net::{IpAddr, Ipv4Addr, SocketAddr},
+    ops::RangeInclusive,
     path::{Path, PathBuf},
     time::Duration,
 };
@@ -73,6 +75,8 @@ pub struct ServerFlags {
     #[command(flatten)]
     requests: RequestFlags,
     #[command(flatten)]
+    startup: StartupFlags,
+    #[command(flatten)]
     shutdown: ShutdownFlags,
     #[command(flatten)]
     authn: AuthnOptions,
@@ -118,6 +122,9 @@ struct NetworkFlags {
     /// The range of service addresses; a second one makes the cluster dual-stack.
     #[arg(long, alias = "service-cluster-ip-range", value_delimiter = ',', default_value = "10.96.0.0/12")]
     service_cidr: Vec<String>,
+    /// The ports that services of the type NodePort may have (30000-32767, 30000+100).
+    #[arg(long, value_name = "PORTS", default_value = "30000-32767", value_parser = crate::port_range::parse)]
+    service_node_port_range: RangeInclusive<u16>,
     #[command(flatten)]
     ranges: RangeFlags,
 }
@@ -138,6 +145,34 @@ struct RequestFlags {
     /// The timeout of requests except watches and streams (60s, 1m30s).
     #[arg(long, default_value = "60s", value_parser = kaji_server::parse_timeout)]
     request_timeout: Duration,
+    /// The seconds that a watch without a timeout of its own lasts, at least; up to twice as many are drawn.
+    #[arg(long, value_name = "SECONDS", default_value_t = 1800, value_parser = clap::value_parser!(u64).range(1..=86_400))]
+    min_request_timeout: u64,
+    /// How long events are kept (1h, 30m).
+    #[arg(long, value_name = "DURATION", default_value = "1h", value_parser = kaji_server::parse_timeout)]
+    event_ttl: Duration,
+    /// Whether containers may be privileged. Always, here: Pod Security restricts them by namespace.
+    #[arg(long, num_args = 0..=1, require_equals = true, default_missing_value = "true", action = ArgAction::Set)]
+    allow_privileged: Option<bool>,
+}
+
+impl RequestFlags {
+    /// How many requests are served at once.
+    ///
+    /// # Errors
+    /// For limits that upstream refuses, and pods that cannot be restricted by a flag.
+    fn limits(&self) -> Result<Limits, String> {
+        if self.allow_privileged == Some(false) {
+            let text = "--allow-privileged=false is not available: label namespaces with pod-security.kubernetes.io/enforce=baseline";
+            return Err(text.to_owned());
+        }
+        let limits = Limits {
+            reading: self.max_requests_inflight,
+            mutating: self.max_mutating_requests_inflight,
+            fair: self.enable_priority_and_fairness,
+        };
+        limits.checked()
+    }
 }
 
 /// Flags of controllers.
@@ -187,11 +222,7 @@ impl ServerFlags {
     /// # Errors
     /// For flags that contradict each other, unknown controllers and unusable TLS options.
     pub fn into_options(self, data_dir: &Path, controllers: bool) -> Result<Options, String> {
-        let limits = Limits {
-            reading: self.requests.max_requests_inflight,
-            mutating: self.requests.max_mutating_requests_inflight,
-            fair: self.requests.enable_priority_and_fairness,
-        };
+        let limits = self.requests.limits()?;
         let tls = TlsOptions {
             oldest: self.connections.tls_min_version.unwrap_or_default(),
             suites: self.connections.tls_cipher_suites,
@@ -241,8 +272,12 @@ impl ServerFlags {
             service_cidrs: self.network.service_cidr,
             encryption: self.encryption.file()?,
             audit: self.audit.into(),
-            limits: limits.checked()?,
+            limits,
             request_timeout: self.requests.request_timeout,
+            min_request_timeout: Duration::from_secs(self.requests.min_request_timeout),
+            event_ttl: self.requests.event_ttl,
+            node_ports: self.network.service_node_port_range,
+            startup: self.startup.into(),
             shutdown,
             authz: self.authz,
             authn: self.authn,

@@ -3,10 +3,14 @@
 
 use futures_util::future::BoxFuture;
 use kaji_meta::Query;
-use std::sync::{
-    Arc, Mutex,
-    atomic::{AtomicBool, Ordering},
+use std::{
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::Duration,
 };
+use tokio::time::Instant;
 
 /// Returns `Ok` or a reason, which is logged and, as upstream does, withheld from clients.
 pub type Check = Arc<dyn Fn() -> Result<(), String> + Send + Sync>;
@@ -20,12 +24,14 @@ enum Named {
     Slow(SlowCheck),
     /// For `/readyz` alone.
     Readiness(SlowCheck),
+    /// Of the start: passes on `/livez` for a while.
+    Start(Check),
 }
 
 impl Named {
     async fn run(&self) -> Result<(), String> {
         match self {
-            Named::Quick(check) => check(),
+            Named::Quick(check) | Named::Start(check) => check(),
             Named::Slow(check) | Named::Readiness(check) => check().await,
         }
     }
@@ -35,6 +41,8 @@ impl Named {
 #[derive(Default)]
 pub struct Health {
     checks: Mutex<Vec<(String, Named)>>,
+    /// Until when `/livez` passes checks of the start.
+    grace: Mutex<Option<Instant>>,
     stopping: AtomicBool,
 }
 
@@ -46,6 +54,20 @@ impl Health {
     pub fn add(&self, name: &str, check: Check) {
         if let Ok(mut checks) = self.checks.lock() {
             checks.push((name.to_owned(), Named::Quick(check)));
+        }
+    }
+
+    /// Adds a check of the start to all three endpoints: `/livez` passes it while the grace period lasts.
+    pub fn add_start(&self, name: &str, check: Check) {
+        if let Ok(mut checks) = self.checks.lock() {
+            checks.push((name.to_owned(), Named::Start(check)));
+        }
+    }
+
+    /// The grace period begins.
+    pub fn begin_grace(&self, period: Duration) {
+        if let Ok(mut grace) = self.grace.lock() {
+            *grace = Some(Instant::now() + period);
         }
     }
 
@@ -88,14 +110,20 @@ impl Health {
 
     fn named(&self, endpoint: &str) -> Vec<(String, Named)> {
         let ok = Named::Quick(Arc::new(|| Ok(())));
-        let mut checks = vec![("ping".to_owned(), ok.clone()), ("log".to_owned(), ok)];
+        let mut checks = vec![("ping".to_owned(), ok.clone()), ("log".to_owned(), ok.clone())];
         if let Ok(own) = self.checks.lock() {
+            let lasts =
+                self.grace.lock().is_ok_and(|until| until.is_some_and(|until| Instant::now() < until));
             let included = |check: &Named| match check {
-                Named::Quick(_) => true,
+                Named::Quick(_) | Named::Start(_) => true,
                 Named::Slow(_) => endpoint != "livez",
                 Named::Readiness(_) => endpoint == "readyz",
             };
-            checks.extend(own.iter().filter(|(_, check)| included(check)).cloned());
+            let passed = |(name, check): &(String, Named)| match check {
+                Named::Start(_) if lasts && endpoint == "livez" => (name.clone(), ok.clone()),
+                check => (name.clone(), check.clone()),
+            };
+            checks.extend(own.iter().filter(|(_, check)| included(check)).map(passed));
         }
         if endpoint == "readyz" {
             let stopping = self.stopping.load(Ordering::Acquire);
@@ -162,6 +190,24 @@ mod tests {
         "#]]
         .assert_eq(&health.serve("readyz", "", &Query::default()).await.unwrap().1);
         assert_eq!(health.serve("livez", "", &Query::default()).await.unwrap().0, 200);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn checks_of_the_start_fail_on_livez_after_the_grace_period() {
+        let health = Health::default();
+        health.add_start("informer-sync", Arc::new(|| Err("not yet".to_owned())));
+        let codes = async || {
+            let mut codes = vec![];
+            for endpoint in ["livez", "readyz", "healthz"] {
+                codes.push(health.serve(endpoint, "", &Query::default()).await.unwrap().0);
+            }
+            codes
+        };
+        assert_eq!(codes().await, [500, 500, 500]);
+        health.begin_grace(Duration::from_secs(10));
+        assert_eq!(codes().await, [200, 500, 500]);
+        tokio::time::advance(Duration::from_secs(10)).await;
+        assert_eq!(codes().await, [500, 500, 500]);
     }
 
     #[tokio::test]

@@ -5,7 +5,12 @@ use expect_test::expect;
 
 fn flags(enable: &str, disable: &str) -> Flags {
     let list = |text: &str| text.split(',').filter(|n| !n.is_empty()).map(str::to_owned).collect();
-    Flags { enable: list(enable), disable: list(disable), config_file: None }
+    Flags {
+        enable: list(enable),
+        disable: list(disable),
+        config_file: None,
+        tolerations: DefaultTolerations::default(),
+    }
 }
 
 fn running(enable: &str, disable: &str) -> String {
@@ -52,6 +57,7 @@ fn load_file(text: &str, other: &str) -> Result<Vec<Arc<dyn Admission>>, ConfigE
         callers: Arc::default(),
         metrics: Arc::default(),
         policies: Arc::default(),
+        tolerations: Default::default(),
         decisions: Arc::default(),
     };
     load_with(&flags, &deps, &|path| read(text, other, path))

@@ -48,6 +48,7 @@ async fn admit(request: &mut Request) -> String {
         callers: Arc::default(),
         metrics: Arc::default(),
         policies: Arc::default(),
+        tolerations: Default::default(),
         decisions: Arc::default(),
     };
     let plugin = ValidatingAdmissionPolicy::new(&deps);

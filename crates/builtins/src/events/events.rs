@@ -17,9 +17,6 @@ use kaji_resource::{
 use serde_json::Value;
 use std::time::Duration;
 
-/// How long an event is kept: upstream's default for `--event-ttl`.
-const TTL: Duration = Duration::from_secs(3600);
-
 const COLUMNS: &[Column] = &[
     Column::new(
         "Last Seen",
@@ -276,7 +273,7 @@ fn field(name: &str, path: &[&str]) -> SelectableField {
 }
 
 /// The definition of the core group's events.
-pub fn core() -> ResourceDef {
+pub fn core(ttl: Duration) -> ResourceDef {
     let mut fields: Vec<SelectableField> =
         ABOUT.iter().map(|f| field(&format!("involvedObject.{f}"), &["involvedObject", f])).collect();
     fields.extend([
@@ -285,12 +282,12 @@ pub fn core() -> ResourceDef {
         field("source", &["source", "component"]).or("reportingComponent"),
         field("type", &["type"]),
     ]);
-    base("", false).select(&fields)
+    base("", false, ttl).select(&fields)
 }
 
 /// The definition of events.k8s.io's events, which are stored as the core group's. Selectable fields have paths into
 /// the stored form.
-pub fn events() -> ResourceDef {
+pub fn events(ttl: Duration) -> ResourceDef {
     let mut fields: Vec<SelectableField> =
         ABOUT.iter().map(|f| field(&format!("regarding.{f}"), &["involvedObject", f])).collect();
     fields.extend([
@@ -298,7 +295,7 @@ pub fn events() -> ResourceDef {
         field("reportingController", &["reportingComponent"]),
         field("type", &["type"]),
     ]);
-    let mut def = base("events.k8s.io", true)
+    let mut def = base("events.k8s.io", true, ttl)
         .metadata_checks(&[metadata::UPDATE], &[metadata::UPDATE])
         .select(&fields)
         .named(validation::name_is_dns_subdomain);
@@ -306,14 +303,14 @@ pub fn events() -> ResourceDef {
     def
 }
 
-fn base(group: &'static str, strict: bool) -> ResourceDef {
+fn base(group: &'static str, strict: bool, ttl: Duration) -> ResourceDef {
     ResourceDef::builtin(group, "v1", "Event", "events", Scope::Namespaced, COLUMNS, Events { strict })
         .with_garbage_collection(GarbageCollectionPolicy::Unsupported)
         .acknowledge_when_stored()
         .short(&["ev"])
         .create_on_update()
         .named(validation::path_segment_name)
-        .expire(TTL)
+        .expire(ttl)
 }
 
 #[cfg(test)]
@@ -323,6 +320,8 @@ mod tests {
     use expect_test::expect;
     use serde_json::json;
 
+    const TTL: Duration = Duration::from_secs(3600);
+
     fn stored() -> Value {
         json!({"apiVersion": "v1", "metadata": {"name": "e", "namespace": "n"}, "type": "Normal", "reason": "Started", "message": "hi ",
             "involvedObject": {"kind": "Pod", "namespace": "n", "name": "p"}, "source": {"component": "kubelet", "host": "node"},
@@ -331,12 +330,12 @@ mod tests {
 
     #[test]
     fn conversion_goes_both_ways() {
-        let def = events();
+        let def = events(TTL);
         let mut v = stored();
         def.hooks.convert(&mut v, "v1", "v1").unwrap();
         expect![[r#"{"apiVersion":"v1","deprecatedCount":3,"deprecatedFirstTimestamp":"2026-01-02T03:00:05Z","deprecatedLastTimestamp":"2026-01-02T03:04:00Z","deprecatedSource":{"component":"kubelet","host":"node"},"metadata":{"name":"e","namespace":"n"},"note":"hi ","reason":"Started","regarding":{"kind":"Pod","name":"p","namespace":"n"},"type":"Normal"}"#]]
             .assert_eq(&v.to_string());
-        assert_eq!(row(&def, &v), row(&core(), &stored()));
+        assert_eq!(row(&def, &v), row(&core(TTL), &stored()));
         v["apiVersion"] = "events.k8s.io/v1".into();
         def.hooks.convert(&mut v, "v1", "v1").unwrap();
         v["apiVersion"] = "v1".into();
@@ -345,31 +344,31 @@ mod tests {
 
     #[test]
     fn rules() {
-        assert_eq!(create_errors(&core(), stored()), "");
+        assert_eq!(create_errors(&core(TTL), stored()), "");
         let mut bad = stored();
         bad["involvedObject"]["namespace"] = "x".into();
         expect![[r#"involvedObject.namespace: Invalid value: "x": does not match event.namespace"#]]
-            .assert_eq(&create_errors(&core(), bad));
+            .assert_eq(&create_errors(&core(TTL), bad));
         expect![[r#"
             eventTime: Required value
             firstTimestamp: Invalid value: "": needs to be unset
             lastTimestamp: Invalid value: "": needs to be unset
             count: Invalid value: "": needs to be unset
             source: Invalid value: "": needs to be unset"#]]
-        .assert_eq(&create_errors(&events(), stored()));
+        .assert_eq(&create_errors(&events(TTL), stored()));
         let mut new = stored();
         new["reason"] = "Other".into();
-        assert_eq!(update_errors(&core(), "", new.clone(), stored()), "");
+        assert_eq!(update_errors(&core(TTL), "", new.clone(), stored()), "");
         expect![[r#"
             reason: Invalid value: "Other": field is immutable
             reason: Invalid value: "Other": field is immutable"#]]
-        .assert_eq(&update_errors(&events(), "", new, stored()));
+        .assert_eq(&update_errors(&events(TTL), "", new, stored()));
     }
 
     #[test]
     fn table() {
         assert_eq!(
-            row(&core(), &stored()),
+            row(&core(TTL), &stored()),
             "5s | Normal | Started | pod/p |  | kubelet, node | hi | 4m | 3 | e"
         );
     }

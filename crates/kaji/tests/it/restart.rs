@@ -7,7 +7,7 @@ use k8s_openapi::api::{
     core::v1::{ConfigMap, Service},
     storage::v1::StorageClass,
 };
-use kaji::StoreKind;
+use kaji::{Cluster, Nodes, Options, StoreKind};
 use kube::{
     Api,
     api::{DeleteParams, Patch, PatchParams, PostParams, WatchEvent, WatchParams},
@@ -53,6 +53,18 @@ async fn everything_is_there_again() {
     assert!(matches!(event, WatchEvent::Modified(cm) if cm.data.as_ref().unwrap()["k"] == "2"));
     drop((events, maps, services));
     cluster.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_start_that_takes_longer_than_it_may_leaves_the_store_closed() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut options = Options { nodes: Nodes::None, controllers: false, ..Options::new(dir.path()) };
+    options.listen.set_port(0);
+    options.startup.storage_initialization = Some(Duration::ZERO);
+    let error = Cluster::start(options).await.err().unwrap();
+    let text = "the objects were not read within 0ns (--storage-initialization-timeout)";
+    assert_eq!(error.to_string(), text);
+    TestCluster::start_in(dir, 0, StoreKind::Disk).await.stop().await;
 }
 
 /// A choice of the administrator's.
