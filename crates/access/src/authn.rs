@@ -12,7 +12,10 @@ use kaji_auth::authn::{
 };
 use kaji_builtins::Tokens;
 use kaji_meta::{Clock, random::SystemRandom};
-use kaji_options::authentication::{AuthnError, AuthnOptions, Authorities, read};
+use kaji_options::{
+    Options,
+    authentication::{AuthnError, AuthnOptions, Authorities, read},
+};
 use kaji_resource::{Api, BoxFuture};
 use kaji_server::{ReloadMetrics, pki::Pki};
 use reload::{Issuers, Reload};
@@ -198,4 +201,16 @@ impl Tokens for TokenService {
     ) -> BoxFuture<'a, Result<Identity, Refusal>> {
         Box::pin(self.chain.identify(token, audiences))
     }
+}
+
+/// With the authorizer AlwaysAllow, anonymous requests are rejected. Source: upstream's `ApplyAuthorization`.
+pub fn without_anonymous_administrators(options: &Options) -> AuthnOptions {
+    let mut authn = options.authn.clone();
+    if options.authz.authorization_mode.iter().any(|mode| mode == "AlwaysAllow") {
+        tracing::warn!(
+            "anonymous requests are rejected with the authorizer AlwaysAllow; use a different authorizer"
+        );
+        authn.deny_anonymous = true;
+    }
+    authn
 }

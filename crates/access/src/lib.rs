@@ -19,5 +19,5 @@ pub mod kubelet_client;
 pub mod tls;
 pub mod webhook_config;
 
-pub use authn::{Authn, TokenService};
+pub use authn::{Authn, TokenService, without_anonymous_administrators};
 pub use authz::Authz;

@@ -20,7 +20,7 @@ use crate::{
     cluster::{Cluster, StartError},
     environment::Environment,
 };
-use kaji_access::{Authn, Authz, audit, front_proxy, kubelet_client, tls};
+use kaji_access::{Authn, Authz, audit, front_proxy, kubelet_client, tls, without_anonymous_administrators};
 use kaji_admission::Deps as PluginDeps;
 use kaji_aggregator::Aggregator;
 use kaji_auth::authn::{ClusterAuthenticationInfo, SigningKey};
@@ -35,7 +35,7 @@ use kaji_history::History;
 use kaji_meta::time::Clock;
 use kaji_node::network;
 use kaji_options::{
-    AuthnOptions, Options, ProxyClient, StoreKind,
+    Options, ProxyClient, StoreKind,
     addresses::{client_address, endpoint_address, external_address, kubernetes_service_ip, serving_names},
 };
 use kaji_outbound::ClientCache;
@@ -596,16 +596,4 @@ fn server_url(address: SocketAddr) -> String {
 fn weak_api(engine: &Arc<Engine>) -> Weak<dyn Api> {
     let api: Arc<dyn Api> = engine.clone();
     Arc::downgrade(&api)
-}
-
-/// With the authorizer AlwaysAllow, anonymous requests are rejected. Source: upstream's `ApplyAuthorization`.
-fn without_anonymous_administrators(options: &Options) -> AuthnOptions {
-    let mut authn = options.authn.clone();
-    if options.authz.authorization_mode.iter().any(|mode| mode == "AlwaysAllow") {
-        tracing::warn!(
-            "anonymous requests are rejected with the authorizer AlwaysAllow; use a different authorizer"
-        );
-        authn.deny_anonymous = true;
-    }
-    authn
 }

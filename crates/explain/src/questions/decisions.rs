@@ -17,7 +17,7 @@ const SCHEDULER: &str = "kube-scheduler";
 const WEBHOOKS: &str = "admission-webhooks";
 const AGGREGATOR: &str = "kube-aggregator";
 
-/// What loops failed with that wrote the object, or objects that it owns. What the server refused is told as a refusal.
+/// What loops failed with that wrote the object, or objects that it owns. What the server refused is a refusal's question.
 pub async fn causes(case: &Case<'_>) -> Vec<Cause> {
     if !case.is_first() {
         return vec![];
