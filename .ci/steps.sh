@@ -205,6 +205,12 @@ step_operators() {
   end_server
 }
 
+# An operator without mistakes, with each fault. That mistakes are found is one of its own tests.
+step_operator_tests() {
+  cargo build --quiet -p example-database
+  $kaji test examples/operators/manifests/database-test.yaml --jobs 4 --output "$work/report"
+}
+
 # The walk must be reached on a slow machine, too.
 component() {
   if (($(date +%s) - KAJI_CI_BEGAN > 3000)); then

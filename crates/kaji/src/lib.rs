@@ -5,6 +5,7 @@
 
 pub mod cluster;
 mod environment;
+pub mod operator_tests;
 pub mod simulation;
 mod start;
 

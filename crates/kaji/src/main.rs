@@ -12,6 +12,7 @@ mod repair_commands;
 mod shell_commands;
 mod sim_command;
 mod store_commands;
+mod test_command;
 mod up_command;
 mod why_command;
 
@@ -102,6 +103,8 @@ enum Command {
     /// Serves the web console on a loopback address, with the credentials of a kubeconfig.
     #[cfg(feature = "console")]
     Console(console_command::Console),
+    /// Tests an operator by faults: learns a run of its scenario, and evaluates one with each fault that the API permits.
+    Test(test_command::Test),
     /// Runs whole clusters in a simulation, with faults drawn from a seed, and checks what must hold of them.
     Sim(sim_command::Sim),
     /// Writes completions for a shell: bash, zsh, fish, powershell or elvish.
@@ -234,6 +237,10 @@ fn main() -> ExitCode {
         Command::Tree(args) => runtime.block_on(history_commands::tree(args)),
         #[cfg(feature = "console")]
         Command::Console(args) => runtime.block_on(console_command::console(args)),
+        Command::Test(args) => match runtime.block_on(test_command::test(args)) {
+            Ok(code) => return code,
+            Err(error) => Err(error),
+        },
         Command::Sim(args) => sim_command::simulate(&args),
         Command::Completion(args) => shell_commands::completion(&args, command()),
         Command::Man(args) => shell_commands::man(&args, command()),

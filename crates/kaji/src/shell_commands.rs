@@ -23,7 +23,7 @@ const GROUPS: &[(&str, &[&str])] = &[
     ("Questions", &["why", "history", "diff", "blame", "get", "restore", "tree", "console"]),
     ("Data", &["snapshot", "store", "etcd"]),
     ("Nodes", &["agent", "token", "node", "image"]),
-    ("Tests", &["envtest", "sim"]),
+    ("Tests", &["test", "envtest", "sim"]),
     ("Components alone", &["apiserver", "controller-manager", "scheduler"]),
     ("Shell", &["completion", "man", "version", "help"]),
 ];

@@ -10,10 +10,12 @@ use std::{path::Path, process::Command};
 /// Crates from top to bottom; arrows point down only.
 const ORDER: &[&str] = &[
     "xtask",
+    "example-database",
     "example-list",
     "example-webapp",
     "kaji-testenv",
     "kaji",
+    "kaji-operator-test",
     "kaji-components",
     "kaji-controlplane",
     "kaji-storage",

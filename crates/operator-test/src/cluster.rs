@@ -1,0 +1,74 @@
+//! The cluster of a run. How one is started is a parameter: this crate knows its server alone.
+
+use crate::{api::Api, api::ApiError, api::text, scenario::ClusterSpec};
+use futures_util::future::{BoxFuture, LocalBoxFuture};
+use kaji_files::kubeconfig;
+use kaji_resource::UserInfo;
+use kaji_runtime::VirtualClock;
+use kaji_server::{Certificates, LocalService, Stack};
+use serde_json::{Map, Value, json};
+use std::{
+    path::PathBuf,
+    sync::{Arc, Mutex, PoisonError},
+};
+
+/// A cluster that runs.
+pub struct RunningCluster {
+    /// Its server.
+    pub stack: Arc<Stack>,
+    /// Its certificates.
+    pub certificates: Arc<Certificates>,
+    /// Its URL.
+    pub url: String,
+    /// The clock of its objects and loops.
+    pub clock: Arc<VirtualClock>,
+    /// Ends it; locked by nothing.
+    pub stop: Mutex<BoxFuture<'static, ()>>,
+}
+
+/// Starts a cluster over a data directory.
+pub type StartCluster = Arc<
+    dyn Fn(PathBuf, ClusterSpec) -> LocalBoxFuture<'static, Result<RunningCluster, String>> + Send + Sync,
+>;
+
+/// How long the token of an operator's account lasts: longer than a run with a jump of the clock.
+const TOKEN_SECONDS: u32 = 86_400;
+const CONTEXT: &str = "kaji-test";
+
+impl RunningCluster {
+    /// Ends it.
+    pub async fn stop(self) {
+        self.stop.into_inner().unwrap_or_else(PoisonError::into_inner).await;
+    }
+
+    /// An administrator's client, past the listeners.
+    #[must_use]
+    pub fn administrator(&self) -> kube::Client {
+        let groups = ["system:masters", "system:authenticated"].map(str::to_owned).to_vec();
+        let user = UserInfo { name: "kubernetes-admin".into(), groups, ..UserInfo::default() };
+        kube::Client::new(LocalService::new(self.stack.clone(), user), "default")
+    }
+
+    /// The kubeconfig of an administrator or, by a token, of an account (`namespace/name`), at a URL.
+    ///
+    /// # Errors
+    /// When there is no such account.
+    pub async fn kubeconfig(&self, url: &str, account: Option<&str>) -> Result<String, ApiError> {
+        let admin = &self.certificates.current().admin;
+        let entries = kubeconfig::entries(CONTEXT, url, &self.certificates.trust(), admin);
+        let mut config = Map::new();
+        kubeconfig::merge(&mut config, CONTEXT, entries).map_err(ApiError::Malformed)?;
+        config.insert("current-context".into(), CONTEXT.into());
+        let mut config = Value::Object(config);
+        if let Some(account) = account {
+            let (namespace, name) = account.split_once('/').unwrap_or(("default", account));
+            let path = format!("/api/v1/namespaces/{namespace}/serviceaccounts/{name}/token");
+            let request = json!({"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest",
+                "spec": {"expirationSeconds": TOKEN_SECONDS}});
+            let issued = Api::new(self.administrator()).post(&path, &request).await?;
+            config["users"][0]["user"] = json!({"token": text(&issued, "/status/token")});
+        }
+        // JSON is YAML.
+        Ok(config.to_string())
+    }
+}
