@@ -201,18 +201,24 @@ fn main() -> ExitCode {
         Ok(runtime) => runtime,
         Err(error) => return fail(&error),
     };
-    let outcome = match cli.command {
+    match run(cli.command, &runtime, (started, refusal)) {
+        Ok(code) => code,
+        Err(error) => fail(&*error),
+    }
+}
+
+/// Runs a command.
+fn run(
+    command: Command,
+    runtime: &tokio::runtime::Runtime,
+    (started, refusal): (Instant, Option<String>),
+) -> Result<ExitCode, Box<dyn std::error::Error>> {
+    let outcome = match command {
         Command::Up(args) => runtime.block_on(up_command::up(*args, started, refusal)),
         Command::Apiserver(flags) => runtime.block_on(up_command::api_server(*flags, started)),
         Command::List(args) => cluster_commands::list(&args),
-        Command::Status(args) => match runtime.block_on(cluster_commands::status(args)) {
-            Ok(code) => return code,
-            Err(error) => Err(error),
-        },
-        Command::Doctor(args) => match doctor_command::doctor(args) {
-            Ok(code) => return code,
-            Err(error) => Err(error),
-        },
+        Command::Status(args) => return runtime.block_on(cluster_commands::status(args)),
+        Command::Doctor(args) => return doctor_command::doctor(args),
         Command::Start(args) => cluster_commands::start(&args),
         Command::Stop(args) => cluster_commands::stop(&args),
         Command::Delete(args) => cluster_commands::delete(&args),
@@ -228,7 +234,7 @@ fn main() -> ExitCode {
         Command::Etcd(args) => runtime.block_on(store_commands::etcd(args)),
         Command::Image(image) => runtime.block_on(images(image)),
         Command::Node(node) => runtime.block_on(node_commands::node(node, refusal)),
-        Command::Why(args) => return runtime.block_on(why_command::why(args)),
+        Command::Why(args) => return Ok(runtime.block_on(why_command::why(args))),
         Command::History(args) => runtime.block_on(history_commands::history(args)),
         Command::Diff(args) => runtime.block_on(history_commands::diff(args)),
         Command::Blame(args) => runtime.block_on(history_commands::blame(args)),
@@ -237,20 +243,14 @@ fn main() -> ExitCode {
         Command::Tree(args) => runtime.block_on(history_commands::tree(args)),
         #[cfg(feature = "console")]
         Command::Console(args) => runtime.block_on(console_command::console(args)),
-        Command::Test(args) => match runtime.block_on(test_command::test(args)) {
-            Ok(code) => return code,
-            Err(error) => Err(error),
-        },
+        Command::Test(args) => return runtime.block_on(test_command::test(args)),
         Command::Sim(args) => sim_command::simulate(&args),
-        Command::Completion(args) => shell_commands::completion(&args, command()),
-        Command::Man(args) => shell_commands::man(&args, command()),
+        Command::Completion(args) => shell_commands::completion(&args, self::command()),
+        Command::Man(args) => shell_commands::man(&args, self::command()),
         Command::Version(args) => shell_commands::version(&args),
         Command::Agent(join) => runtime.block_on(node_commands::agent(join)),
     };
-    match outcome {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(error) => fail(&*error),
-    }
+    outcome.map(|()| ExitCode::SUCCESS)
 }
 
 /// Logs go to standard error, filtered by `KAJI_LOG`.

@@ -1,5 +1,7 @@
 //! `kaji test` finds each planted mistake of the operator, and reports nothing about the operator without them.
 
+#![allow(clippy::unwrap_used, clippy::print_stdout, reason = "test code: a panic is a failure")]
+
 use kaji::operator_tests::in_process;
 use kaji_operator_test::{
     explore::{Exploration, Settings, explore},
