@@ -35,7 +35,6 @@ pub struct Environment {
 
 impl Environment {
     /// That of the machine, with the clock of the options.
-    #[must_use]
     pub fn machine(options: &Options) -> Environment {
         Environment {
             clock: Arc::new(SystemClock),

@@ -5,7 +5,6 @@ use kaji_operator_test::{cluster::RunningCluster, cluster::StartCluster, scenari
 use std::{net::Ipv4Addr, path::PathBuf, sync::Arc, sync::Mutex};
 
 /// Starts clusters in this process.
-#[must_use]
 pub fn in_process() -> StartCluster {
     Arc::new(|directory, spec| Box::pin(start(directory, spec)))
 }
@@ -18,6 +17,5 @@ async fn start(directory: PathBuf, spec: ClusterSpec) -> Result<RunningCluster, 
     options.selection = Selection::new(&spec.controllers)?;
     let cluster = Cluster::start(options).await.map_err(|error| error.to_string())?;
     let (stack, certificates, url) = (cluster.stack.clone(), cluster.certificates.clone(), cluster.url());
-    let stop = Mutex::new(Box::pin(cluster.stop()) as _);
-    Ok(RunningCluster { stack, certificates, url, clock, stop })
+    Ok(RunningCluster { stack, certificates, url, clock, stop: Mutex::new(Box::pin(cluster.stop())) })
 }

@@ -25,7 +25,6 @@ pub struct WholeCluster(());
 
 impl WholeCluster {
     /// Counts this process's panics from now on.
-    #[must_use]
     pub fn new() -> WholeCluster {
         HOOK.call_once(|| {
             let former = std::panic::take_hook();

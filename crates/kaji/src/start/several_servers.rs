@@ -57,9 +57,8 @@ pub(super) fn start(
     if let Some(endpoints) = endpoints {
         tasks.spawn(endpoints.run(engine(), stop.clone()));
         let environment = &config.environment;
-        let checks = config.loop_metrics.cache_checks.clone();
+        let (checks, clock) = (config.loop_metrics.cache_checks.clone(), environment.object_clock.clone());
         tasks.spawn(checks.run(engine(), environment.random.clone(), stop.clone()));
-        let clock = environment.object_clock.clone();
         let identity = Identity::new(node_name(), address.port(), &*environment.random, clock);
         tasks.spawn(identity.run(engine(), stop.clone()));
     }
