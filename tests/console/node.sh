@@ -21,3 +21,7 @@ soon "accounts exist" k get serviceaccount default
 k run shell --image=example.com/busybox:1 --image-pull-policy=Never -- sh -c 'i=0; while true; do echo line $i; i=$((i + 1)); sleep 1; done' >/dev/null
 soon "the pod runs" is Running field pod shell '{.status.phase}'
 if node "$(dirname "$0")/node.mjs"; then passed=$((passed + 1)); else failed=$((failed + 1)); fi
+# Containers outlive their server, and other walks look for what is left.
+uid=$(field pod shell '{.metadata.uid}')
+k delete pod shell --now >/dev/null
+soon "nothing of the pod is left" eval "! find /sys/fs/cgroup -path '*kubepods*' -name '*$uid*' | grep -q ."
