@@ -13,6 +13,7 @@ mod rpm;
 mod sbom;
 mod wheel;
 
+use kaji_meta::text::hex;
 use layout::Layout;
 use sha2::{Digest, Sha256};
 use std::{
@@ -199,13 +200,6 @@ fn write_checksums(release: &Release) -> Result<(), Error> {
         let _ = writeln!(sums, "{}  {}", hex(&Sha256::digest(&bytes)), name.display());
     }
     release.write(SUMS, sums.as_bytes())
-}
-
-fn hex(bytes: &[u8]) -> String {
-    bytes.iter().fold(String::new(), |mut text, byte| {
-        let _ = write!(text, "{byte:02x}");
-        text
-    })
 }
 
 /// What a program prints.

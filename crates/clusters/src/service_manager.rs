@@ -1,8 +1,8 @@
 //! Notices for a service manager: sd_notify(3), for units with `Type=notify`.
 //!
-//! Invariants: without `NOTIFY_SOCKET` nothing is done; a manager that does not read is not waited for.
+//! Invariants: without `NOTIFY_SOCKET` nothing is done; a manager that does not read is not waited for, and one that cannot be reached
+//! (the variable is inherited where its socket is not) keeps no server from running.
 
-use crate::{ClusterError, io_error};
 use std::{ffi::OsStr, io, os::unix::net::UnixDatagram};
 
 /// A change of the service's state.
@@ -24,15 +24,12 @@ impl Notice {
 }
 
 /// Tells the service manager that has started this process, if one has that waits for it.
-///
-/// # Errors
-/// When its socket cannot be written to.
-pub fn notify(notice: Notice) -> Result<(), ClusterError> {
-    match std::env::var_os("NOTIFY_SOCKET") {
-        Some(socket) if !socket.is_empty() => {
-            send(&socket, notice).map_err(io_error(format!("NOTIFY_SOCKET {}", socket.display())))
-        }
-        _ => Ok(()),
+pub fn notify(notice: Notice) {
+    let socket = std::env::var_os("NOTIFY_SOCKET").filter(|socket| !socket.is_empty());
+    if let Some(socket) = socket
+        && let Err(error) = send(&socket, notice)
+    {
+        tracing::warn!(socket = %socket.display(), %error, "the service manager was not notified");
     }
 }
 

@@ -105,6 +105,21 @@ pub fn keep_private(path: &Path) -> io::Result<()> {
     existing(close(path, ANY))
 }
 
+/// Makes a directory as [`private_dir`] does, and closes the files that are in it; those in directories below it are left as they are.
+///
+/// # Errors
+/// When it cannot be created, read or closed, or it or a file in it belongs to another user.
+pub fn private_dir_and_files(path: &Path) -> io::Result<()> {
+    private_dir(path)?;
+    for entry in fs::read_dir(path)? {
+        let entry = entry?;
+        if entry.file_type()?.is_file() {
+            keep_private(&entry.path())?;
+        }
+    }
+    Ok(())
+}
+
 /// Keeps other users from writing a file, if it exists; they may read it.
 ///
 /// # Errors

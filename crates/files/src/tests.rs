@@ -81,6 +81,9 @@ fn closes_what_was_open_to_other_users() {
     keep_private(&at("key")).unwrap();
     assert_eq!(mode(&at("key")), 0o600);
     keep_private(&at("missing")).unwrap();
+    chmod(&at("key"), 0o666);
+    private_dir_and_files(dir.path()).unwrap();
+    assert_eq!((mode(&at("key")), mode(dir.path())), (0o600, 0o700));
 }
 
 #[test]

@@ -119,7 +119,7 @@ impl Archive {
     /// # Errors
     /// When the directory cannot be read or written. Damaged files are reported and left out.
     pub fn open(dir: &Path, limits: Limits) -> Result<Archive, ArchiveError> {
-        kaji_files::private_dir(dir).map_err(file_error(dir))?;
+        kaji_files::private_dir_and_files(dir).map_err(file_error(dir))?;
         let mut files: BTreeMap<String, Vec<(u64, PathBuf)>> = BTreeMap::new();
         for entry in fs::read_dir(dir).map_err(file_error(dir))? {
             let path = entry.map_err(file_error(dir))?.path();

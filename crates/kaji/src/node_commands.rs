@@ -116,15 +116,15 @@ pub async fn agent(args: Join) -> Result<(), Box<dyn std::error::Error>> {
     }
     out.flush()?;
     drop(out);
-    notify(Notice::Ready)?;
+    notify(Notice::Ready);
     let outcome = tokio::select! {
         stopped = stop_signal() => stopped.map_err(Into::into),
         failed = agent.failed() => Err(failed.into()),
         () = input_ends(), if args.until_stdin_closes => Ok(()),
     };
-    let noticed = notify(Notice::Stopping);
+    notify(Notice::Stopping);
     agent.stop().await;
-    outcome.and(noticed.map_err(Into::into))
+    outcome
 }
 
 /// Resolves when standard input has ended.

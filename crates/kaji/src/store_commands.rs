@@ -3,6 +3,7 @@
 use crate::default_data_dir;
 use clap::{Args, Subcommand};
 use kaji::{EncryptionFile, EtcdConfig, Options, StoreKind, kubeconfig, kubeconfig_file};
+use kaji_meta::text::hex;
 use kaji_options::StoreFlags;
 use kaji_storage::{
     snapshots::{self, BUMP, Contents, ETCD_BUMP},
@@ -89,14 +90,6 @@ struct Transfer {
 
 fn home() -> Option<String> {
     std::env::var("HOME").ok()
-}
-
-fn hex(bytes: &[u8]) -> String {
-    bytes.iter().fold(String::new(), |mut text, byte| {
-        // Writing to a String cannot fail.
-        let _ = write!(text, "{byte:02x}");
-        text
-    })
 }
 
 fn describe(contents: &Contents) -> String {

@@ -311,14 +311,14 @@ pub async fn serve(server: Server) -> Result<(), Box<dyn Error>> {
     writeln!(out, "{}; the data {data}.", registration.how_to_stop())?;
     out.flush()?;
     drop(out);
-    notify(Notice::Ready)?;
+    notify(Notice::Ready);
     until_stopped(&cluster, writes.then_some((&*path, &*context))).await?;
-    let noticed = notify(Notice::Stopping);
+    notify(Notice::Stopping);
     if let Some(fleet) = fleet {
         fleet.stop().await;
     }
     cluster.stop().await;
-    Ok(noticed?)
+    Ok(())
 }
 
 /// Keeps the kubeconfig's certificate current until a signal comes.

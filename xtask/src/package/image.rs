@@ -1,6 +1,7 @@
 //! A container image with nothing but the program, for all platforms in one archive: the OCI image layout.
 
-use super::{Error, LICENSE, NAME, Release, SUMMARY, Target, archive, hex, layout::File};
+use super::{Error, LICENSE, NAME, Release, SUMMARY, Target, archive, layout::File};
+use kaji_meta::text::hex;
 use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
 

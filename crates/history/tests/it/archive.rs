@@ -231,3 +231,23 @@ fn of_more_than_the_limit_at_once_the_newest_is_kept() {
     let own: Vec<u64> = own.into_iter().filter(|revision| *revision > 100).collect();
     assert_eq!(own, other);
 }
+
+#[test]
+fn files_that_were_open_to_other_users_are_closed() {
+    use std::os::unix::fs::PermissionsExt;
+    let dir = tempfile::tempdir().unwrap();
+    let mut archive = open(dir.path(), SMALL);
+    for revision in 1..=20 {
+        archive.append(&[record("/registry/core/pods/d/a", revision, 8 << 10)], 0).unwrap();
+    }
+    drop(archive);
+    let all = [files(dir.path(), "seg"), files(dir.path(), "raw")].concat();
+    assert!(all.len() > 1);
+    for path in &all {
+        fs::set_permissions(path, fs::Permissions::from_mode(0o666)).unwrap();
+    }
+    drop(open(dir.path(), SMALL));
+    for path in all.iter().filter(|path| path.exists()) {
+        assert_eq!(fs::metadata(path).unwrap().permissions().mode() & 0o777, 0o600, "{}", path.display());
+    }
+}

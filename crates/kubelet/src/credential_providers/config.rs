@@ -6,10 +6,10 @@
 
 use super::nanoseconds;
 use kaji_auth::authz::config::duration;
+use kaji_meta::text::hex;
 use serde::Deserialize;
 use sha2::{Digest, Sha256};
 use std::collections::BTreeSet;
-use std::fmt::Write;
 use std::io;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
@@ -182,15 +182,6 @@ pub fn read(path: &Path) -> Result<Read, ConfigError> {
     }
     let providers = checked(entries).map_err(ConfigError::Invalid)?;
     Ok(Read { providers, hash: format!("sha256:{}", hex(&hasher.finalize())) })
-}
-
-/// Lower-case hexadecimal digits.
-pub(super) fn hex(bytes: &[u8]) -> String {
-    bytes.iter().fold(String::with_capacity(2 * bytes.len()), |mut text, byte| {
-        // Writing to a String cannot fail.
-        let _ = write!(text, "{byte:02x}");
-        text
-    })
 }
 
 fn decode(text: &str) -> Result<Vec<Entry>, String> {

@@ -7,6 +7,7 @@ use super::config::TokenAttributes;
 use crate::pods::core::Pod;
 use crate::pods::model;
 use crate::pods::sources::{Sources, TokenRequest};
+use kaji_meta::text::hex;
 use kaji_runtime::Target;
 use sha2::{Digest, Sha256};
 use std::collections::BTreeMap;
@@ -106,6 +107,6 @@ impl ServiceAccount {
 
     /// `sha256:...`, in place of the token.
     pub(super) fn token_hash(&self) -> String {
-        format!("sha256:{}", super::config::hex(&Sha256::digest(self.token.as_bytes())))
+        format!("sha256:{}", hex(&Sha256::digest(self.token.as_bytes())))
     }
 }
