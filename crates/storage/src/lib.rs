@@ -5,6 +5,7 @@
 
 pub mod backend;
 pub mod checks;
+mod crd_v1beta1;
 pub mod encryption;
 mod etcd_metrics;
 pub mod forks;

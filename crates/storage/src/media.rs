@@ -4,7 +4,7 @@
 //! (custom resources) is written as JSON; a value that cannot be read ends what met it with an error that names its key; what an
 //! API server of upstream wrote gets the defaults that upstream fills in when it reads; values of no resource are left alone.
 
-use crate::internal_keys::is_internal;
+use crate::{crd_v1beta1, internal_keys::is_internal};
 use bytes::Bytes;
 use futures_util::{FutureExt, StreamExt, stream::unfold};
 use kaji_engine::storage;
@@ -52,11 +52,13 @@ pub(crate) fn json(key: &str, value: Bytes, defaults: &Defaults) -> Result<Bytes
     let unreadable = |why: &dyn std::fmt::Display| {
         StoreError::Corrupt(format!("the value of {key:?} cannot be decoded: {why}"))
     };
-    let envelope = protobuf::open(&value).map_err(|e| unreadable(&e))?;
-    let (version, kind) = (envelope.api_version, envelope.kind);
+    let mut envelope = protobuf::open(&value).map_err(|e| unreadable(&e))?;
+    let converted = crd_v1beta1::convert(&mut envelope).map_err(|e| unreadable(&e))?;
+    let (version, kind, raw) = (envelope.api_version, envelope.kind, envelope.raw);
     let schema = schema(&version, &kind)
         .ok_or_else(|| unreadable(&format!("no kind {kind:?} is registered for version {version:?}")))?;
-    let mut object = protobuf::decode(&schema, envelope.raw).map_err(|e| unreadable(&e))?;
+    let mut object =
+        protobuf::decode(&schema, converted.as_deref().unwrap_or(raw)).map_err(|e| unreadable(&e))?;
     if let Value::Object(map) = &mut object {
         map.insert("apiVersion".into(), version.into());
         map.insert("kind".into(), kind.into());
@@ -77,10 +79,13 @@ pub(crate) fn json(key: &str, value: Bytes, defaults: &Defaults) -> Result<Bytes
 fn of_upstream(key: &str, value: Bytes, defaults: &Defaults) -> Result<Bytes, StoreError> {
     let mut object: Value = serde_json::from_slice(&value)
         .map_err(|e| StoreError::Corrupt(format!("the value of {key:?} cannot be decoded: {e}")))?;
-    let text = |member: &str| object.get(member).and_then(Value::as_str).unwrap_or_default();
-    // Custom resources get their defaults from their definition.
-    let Some(schema) = schema(text("apiVersion"), text("kind")) else { return Ok(value) };
     let before = object.clone();
+    let text = |object: &Value, member: &str| object[member].as_str().unwrap_or_default().to_owned();
+    if crd_v1beta1::is_former(&text(&object, "apiVersion"), &text(&object, "kind")) {
+        crd_v1beta1::object(&mut object);
+    }
+    // Custom resources get their defaults from their definition.
+    let Some(schema) = schema(&text(&object, "apiVersion"), &text(&object, "kind")) else { return Ok(value) };
     complete(&schema, &mut object, defaults);
     Ok(if object == before { value } else { storage::encode(&object) })
 }
@@ -95,7 +100,7 @@ fn complete(schema: &SchemaRef, object: &mut Value, defaults: &Defaults) {
 }
 
 /// A JSON value as protobuf; `None` for one of a kind that has no such form.
-fn binary(key: &str, value: &[u8]) -> Result<Option<Bytes>, StoreError> {
+pub(crate) fn binary(key: &str, value: &[u8]) -> Result<Option<Bytes>, StoreError> {
     let invalid = |why: &dyn std::fmt::Display| {
         StoreError::Invalid(format!("the value of {key:?} is not an object: {why}"))
     };

@@ -72,7 +72,9 @@ pub fn to_v1(hpa: &mut Value) {
     }
     let mut note = |key: &str, value: Option<Value>| {
         if let Some(v) = value {
-            put(ensure_object(ensure_object(hpa, "metadata"), "annotations"), key, v.to_string());
+            let mut text = String::new();
+            write_in_order(&mut text, &v);
+            put(ensure_object(ensure_object(hpa, "metadata"), "annotations"), key, text);
         }
     };
     let list = |l: Vec<Value>| (!l.is_empty()).then_some(Value::Array(l));
@@ -80,6 +82,80 @@ pub fn to_v1(hpa: &mut Value) {
     note(CURRENT_METRICS, list(current.iter().map(|m| metric_to_v1(m, &STATUSES)).collect()));
     note(BEHAVIOR, behavior.map(|b| behavior_to_go(&b)));
     note(CONDITIONS, list(conditions));
+}
+
+/// The fields in annotations, in the order in which Go writes those of each of the types there.
+const IN_ORDER: [&str; 39] = [
+    "ScaleUp",
+    "ScaleDown",
+    "StabilizationWindowSeconds",
+    "SelectPolicy",
+    "Policies",
+    "Tolerance",
+    "Type",
+    "Value",
+    "PeriodSeconds",
+    "type",
+    "status",
+    "lastTransitionTime",
+    "reason",
+    "message",
+    "object",
+    "pods",
+    "resource",
+    "containerResource",
+    "external",
+    "target",
+    "kind",
+    "metricName",
+    "metricSelector",
+    "name",
+    "apiVersion",
+    "targetAverageUtilization",
+    "currentAverageUtilization",
+    "targetValue",
+    "currentValue",
+    "targetAverageValue",
+    "currentAverageValue",
+    "container",
+    "selector",
+    "averageValue",
+    "matchLabels",
+    "matchExpressions",
+    "key",
+    "operator",
+    "values",
+];
+
+/// Appends a value with its fields as [`IN_ORDER`]; labels stay sorted.
+fn write_in_order(out: &mut String, value: &Value) {
+    match value {
+        Value::Object(map) => {
+            let mut members: Vec<_> = map.iter().collect();
+            members
+                .sort_by_key(|(name, _)| IN_ORDER.iter().position(|n| n == name).unwrap_or(IN_ORDER.len()));
+            out.push('{');
+            for (i, (name, member)) in members.into_iter().enumerate() {
+                out.push_str(if i == 0 { "" } else { "," });
+                out.push_str(&Value::from(name.as_str()).to_string());
+                out.push(':');
+                match name.as_str() {
+                    "matchLabels" => out.push_str(&member.to_string()),
+                    _ => write_in_order(out, member),
+                }
+            }
+            out.push('}');
+        }
+        Value::Array(items) => {
+            out.push('[');
+            for (i, item) in items.iter().enumerate() {
+                out.push_str(if i == 0 { "" } else { "," });
+                write_in_order(out, item);
+            }
+            out.push(']');
+        }
+        other => out.push_str(&other.to_string()),
+    }
 }
 
 /// `v1` to `v2`.
@@ -328,10 +404,10 @@ mod tests {
               "metadata": {
                 "annotations": {
                   "a": "b",
-                  "autoscaling.alpha.kubernetes.io/behavior": "{\"ScaleDown\":{\"Policies\":[{\"PeriodSeconds\":15,\"Type\":\"Percent\",\"Value\":100}],\"SelectPolicy\":\"Max\",\"StabilizationWindowSeconds\":null,\"Tolerance\":null},\"ScaleUp\":null}",
-                  "autoscaling.alpha.kubernetes.io/conditions": "[{\"status\":\"True\",\"type\":\"AbleToScale\"}]",
-                  "autoscaling.alpha.kubernetes.io/current-metrics": "[{\"resource\":{\"currentAverageUtilization\":5,\"currentAverageValue\":\"10m\",\"name\":\"cpu\"},\"type\":\"Resource\"}]",
-                  "autoscaling.alpha.kubernetes.io/metrics": "[{\"object\":{\"averageValue\":\"3\",\"metricName\":\"m\",\"target\":{\"apiVersion\":\"v1\",\"kind\":\"Service\",\"name\":\"s\"},\"targetValue\":\"0\"},\"type\":\"Object\"},{\"external\":{\"metricName\":\"q\",\"metricSelector\":{\"matchLabels\":{\"a\":\"b\"}},\"targetValue\":\"30\"},\"type\":\"External\"},{\"resource\":{\"name\":\"memory\",\"targetAverageUtilization\":60},\"type\":\"Resource\"},{\"containerResource\":{\"container\":\"c\",\"name\":\"cpu\",\"targetAverageValue\":\"1\"},\"type\":\"ContainerResource\"}]"
+                  "autoscaling.alpha.kubernetes.io/behavior": "{\"ScaleUp\":null,\"ScaleDown\":{\"StabilizationWindowSeconds\":null,\"SelectPolicy\":\"Max\",\"Policies\":[{\"Type\":\"Percent\",\"Value\":100,\"PeriodSeconds\":15}],\"Tolerance\":null}}",
+                  "autoscaling.alpha.kubernetes.io/conditions": "[{\"type\":\"AbleToScale\",\"status\":\"True\"}]",
+                  "autoscaling.alpha.kubernetes.io/current-metrics": "[{\"type\":\"Resource\",\"resource\":{\"name\":\"cpu\",\"currentAverageUtilization\":5,\"currentAverageValue\":\"10m\"}}]",
+                  "autoscaling.alpha.kubernetes.io/metrics": "[{\"type\":\"Object\",\"object\":{\"target\":{\"kind\":\"Service\",\"name\":\"s\",\"apiVersion\":\"v1\"},\"metricName\":\"m\",\"targetValue\":\"0\",\"averageValue\":\"3\"}},{\"type\":\"External\",\"external\":{\"metricName\":\"q\",\"metricSelector\":{\"matchLabels\":{\"a\":\"b\"}},\"targetValue\":\"30\"}},{\"type\":\"Resource\",\"resource\":{\"name\":\"memory\",\"targetAverageUtilization\":60}},{\"type\":\"ContainerResource\",\"containerResource\":{\"name\":\"cpu\",\"targetAverageValue\":\"1\",\"container\":\"c\"}}]"
                 },
                 "name": "h"
               },
