@@ -209,6 +209,12 @@ step_operators() {
 step_operator_tests() {
   cargo build --quiet -p example-database
   $kaji test examples/operators/manifests/database-test.yaml --jobs 4 --output "$work/report"
+  # The one in Go, with each mistake and without.
+  if command -v go >/dev/null; then
+    KAJI=$kaji bash tests/operators/walk.sh
+  else
+    echo "SKIPPED operators-go: there is no go"
+  fi
 }
 
 # The walk must be reached on a slow machine, too.
