@@ -88,7 +88,7 @@ def attack_foreign_owner_is_refused(server):
         return
     with tempfile.TemporaryDirectory() as scratch:
         data = os.path.join(scratch, "data")
-        for name in ("pki", "store", "history"):
+        for name in ("pki", "store"):
             os.makedirs(os.path.join(data, name), exist_ok=True)
             os.chown(os.path.join(data, name), 12345, -1)
             command = [server.binary, "apiserver", "--port", "0", "--data-dir", data, "--no-kubeconfig"]
