@@ -3,7 +3,7 @@
 //! Sources: `--enable-admission-plugins`, `--disable-admission-plugins` and `--admission-control-config-file` of
 //! kube-apiserver; `apiserver.config.k8s.io/v1 AdmissionConfiguration`.
 //!
-//! Invariant: a name that upstream has and this server lacks is refused when a flag enables it, never ignored.
+//! Invariant: a name that is no plugin's is refused, and so is a configuration for a plugin that takes none.
 
 use crate::{
     DefaultTolerations, Deps,
@@ -45,9 +45,6 @@ pub enum ConfigError {
     /// Asked for and forbidden.
     #[error("[{0}] in enable-admission-plugins and disable-admission-plugins overlapped")]
     Overlap(String),
-    /// Upstream has it.
-    #[error("admission plugin {0:?} is not available in this server")]
-    Missing(String),
     /// Nothing works without it.
     #[error("admission plugin {0:?} cannot be disabled")]
     Fixed(&'static str),
@@ -96,6 +93,9 @@ struct FilePlugin {
     configuration: Value,
 }
 
+/// What a file without kind is recognized by.
+const LEGACY: [&str; 2] = ["imagePolicy", "podNodeSelectorPluginConfig"];
+
 /// Gives the text of a file.
 pub(crate) type Read<'a> = &'a dyn Fn(&Path) -> std::io::Result<String>;
 
@@ -106,6 +106,19 @@ pub(crate) struct Configuration<'a> {
     pub read: Read<'a>,
 }
 
+#[cfg(test)]
+impl<'a> Configuration<'a> {
+    /// One that names no files.
+    pub(crate) fn of(value: Value) -> Self {
+        Configuration { value, read: &|_| Err(std::io::ErrorKind::NotFound.into()) }
+    }
+
+    /// One with these files.
+    pub(crate) fn reading(value: Value, read: Read<'a>) -> Self {
+        Configuration { value, read }
+    }
+}
+
 impl Configuration<'_> {
     /// Its fields without `apiVersion` and `kind`, which have to be those of a kind: group, versions and name.
     ///
@@ -114,12 +127,17 @@ impl Configuration<'_> {
     pub(crate) fn of_kind(self, kind: (&str, &[&str], &str)) -> Result<Value, String> {
         fields_of_kind(self.value, kind)
     }
+
+    /// Its fields, where upstream has no kind for them.
+    pub(crate) fn without_kind(self) -> Value {
+        self.value
+    }
 }
 
 /// Makes the plugins that run, in order, from flags and the files that these name.
 ///
 /// # Errors
-/// A name that is unknown or missing here, and files that cannot be read or are not valid.
+/// A name that is unknown, and files that cannot be read or are not valid.
 pub fn load(flags: &Flags, deps: &Deps) -> Result<Vec<Arc<dyn Admission>>, ConfigError> {
     load_with(flags, deps, &|path| std::fs::read_to_string(path))
 }
@@ -136,15 +154,14 @@ fn load_with(flags: &Flags, deps: &Deps, read: Read<'_>) -> Result<Vec<Arc<dyn A
         let value = values.remove(plugin.name);
         let invalid = |reason| ConfigError::Plugin { plugin: plugin.name, reason };
         match plugin.constructor {
-            Some(Constructor::Plain(_)) if value.is_some() => {
+            Constructor::Plain(_) if value.is_some() => {
                 return Err(invalid("it takes no configuration".into()));
             }
-            Some(Constructor::Plain(new)) => chain.push(new(deps)),
-            Some(Constructor::Configured(new)) => {
+            Constructor::Plain(new) => chain.push(new(deps)),
+            Constructor::Configured(new) | Constructor::Unversioned(new) => {
                 let configuration = value.map(|value| Configuration { value, read });
                 chain.push(new(configuration, deps).map_err(invalid)?);
             }
-            None => {}
         }
     }
     Ok(chain)
@@ -156,7 +173,12 @@ fn read_file(
     enabled: &[&'static Plugin],
     read: Read<'_>,
 ) -> Result<BTreeMap<&'static str, Value>, ConfigError> {
-    let file: File = parse(path, yaml(path, read)?)?;
+    let value = yaml(path, read)?;
+    if is_legacy(&value) {
+        let unversioned = |plugin: &&&Plugin| matches!(plugin.constructor, Constructor::Unversioned(_));
+        return Ok(enabled.iter().filter(unversioned).map(|plugin| (plugin.name, value.clone())).collect());
+    }
+    let file: File = parse(path, value)?;
     let known =
         matches!(file.api_version.as_str(), "apiserver.config.k8s.io/v1" | "apiserver.k8s.io/v1alpha1");
     if !known || file.kind != "AdmissionConfiguration" {
@@ -180,6 +202,12 @@ fn read_file(
         values.insert(plugin.name, value);
     }
     Ok(values)
+}
+
+/// Whether a file is what upstream took before there was an `AdmissionConfiguration`, and still takes: the fields of plugins
+/// that have a configuration without kind.
+fn is_legacy(value: &Value) -> bool {
+    value["kind"].is_null() && LEGACY.iter().any(|field| value.get(field).is_some())
 }
 
 fn fields_of_kind(mut value: Value, (group, versions, kind): (&str, &[&str], &str)) -> Result<Value, String> {
@@ -222,16 +250,13 @@ fn enabled(flags: &Flags) -> Result<Vec<&'static Plugin>, ConfigError> {
     if !both.is_empty() {
         return Err(ConfigError::Overlap(both.join(" ")));
     }
-    if let Some(name) = flags.enable.iter().find(|n| plugin(n).is_some_and(|p| p.constructor.is_none())) {
-        return Err(ConfigError::Missing(name.clone()));
-    }
     if flags.disable.iter().any(|n| n == "NamespaceLifecycle") {
         return Err(ConfigError::Fixed("NamespaceLifecycle"));
     }
     let listed = |list: &[String], plugin: &Plugin| list.iter().any(|name| name == plugin.name);
-    let runs = |plugin: &&Plugin| {
-        plugin.constructor.is_some()
-            && if plugin.default { !listed(&flags.disable, plugin) } else { listed(&flags.enable, plugin) }
+    let runs = |plugin: &&Plugin| match plugin.default {
+        true => !listed(&flags.disable, plugin),
+        false => listed(&flags.enable, plugin),
     };
     Ok(PLUGINS.iter().filter(runs).collect())
 }

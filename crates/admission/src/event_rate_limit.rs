@@ -3,16 +3,13 @@
 //!
 //! Invariant: buckets are bounded in number; one that is forgotten starts full again.
 
-use crate::config::Configuration;
+use crate::{config::Configuration, lru::Lru};
 use kaji_engine::{Admission, Attributes, Operation, Phases};
 use kaji_meta::{Path, Status, field, object};
 use kaji_resource::BoxFuture;
 use serde::Deserialize;
 use serde_json::Value;
-use std::{
-    collections::{BTreeMap, HashMap},
-    sync::{Mutex, PoisonError},
-};
+use std::sync::{Mutex, PoisonError};
 
 const TYPES: [&str; 4] = ["Server", "Namespace", "User", "SourceAndObject"];
 const CACHE_SIZE: usize = 4096;
@@ -89,26 +86,22 @@ struct Bucket {
     at: jiff::Timestamp,
 }
 
-/// The buckets of one limit, at most `most`; the one that was used longest ago is forgotten first.
+/// The buckets of one limit.
 struct Buckets {
     limit: Limit,
-    most: usize,
-    by_key: HashMap<String, (Bucket, u64)>,
-    by_use: BTreeMap<u64, String>,
-    uses: u64,
+    by_key: Lru<Bucket>,
 }
 
 impl Buckets {
     fn new(limit: Limit) -> Self {
         let most = usize::try_from(limit.cache_size).ok().filter(|n| *n > 0).unwrap_or(CACHE_SIZE);
-        Buckets { limit, most, by_key: HashMap::new(), by_use: BTreeMap::new(), uses: 0 }
+        Buckets { limit, by_key: Lru::new(most) }
     }
 
     /// Takes a token, if there is one.
     fn accept(&mut self, key: &str, now: jiff::Timestamp) -> bool {
         let burst = f64::from(self.limit.burst);
-        let (mut bucket, last) = self.by_key.remove(key).unwrap_or((Bucket { tokens: burst, at: now }, 0));
-        self.by_use.remove(&last);
+        let mut bucket = self.by_key.take(key).unwrap_or(Bucket { tokens: burst, at: now });
         let elapsed = now.duration_since(bucket.at).as_secs_f64().max(0.0);
         bucket.tokens = (bucket.tokens + elapsed * f64::from(self.limit.qps)).min(burst);
         bucket.at = bucket.at.max(now);
@@ -116,14 +109,7 @@ impl Buckets {
         if accepted {
             bucket.tokens -= 1.0;
         }
-        if self.by_key.len() >= self.most
-            && let Some((_, oldest)) = self.by_use.pop_first()
-        {
-            self.by_key.remove(&oldest);
-        }
-        self.uses += 1;
-        self.by_use.insert(self.uses, key.to_owned());
-        self.by_key.insert(key.to_owned(), (bucket, self.uses));
+        self.by_key.put(key.to_owned(), bucket);
         accepted
     }
 }
@@ -220,7 +206,6 @@ mod tests {
         assert_eq!([take("a", 0), take("b", 1), take("a", 1)], [false, true, false]);
         // `b` was used longest ago: it goes, and comes back full.
         assert_eq!([take("c", 1), take("b", 1), take("b", 1)], [true, true, true]);
-        assert!(buckets.by_key.len() <= 2 && buckets.by_use.len() == buckets.by_key.len());
     }
 
     #[test]

@@ -16,14 +16,20 @@ mod default_class;
 mod default_ingress_class;
 mod default_storage_class;
 mod default_toleration_seconds;
+mod deny_service_external_ips;
 mod event_rate_limit;
 mod extended_resource_toleration;
+mod image_policy_webhook;
 mod job_validation;
+mod limit_pod_hard_anti_affinity_topology;
 mod limit_ranger;
+mod lru;
 mod match_conditions;
 mod matching;
 mod mutating_admission_policy;
 mod mutating_admission_webhook;
+mod namespace_auto_provision;
+mod namespace_exists;
 mod namespace_lifecycle;
 mod node_declared_feature_validator;
 mod node_restriction;
@@ -32,9 +38,12 @@ mod persistent_volume_claim_resize;
 mod plugins;
 mod pod_group_protection;
 mod pod_group_workload_exists;
+mod pod_node_selector;
+mod pod_on_node;
 mod pod_resize_validator;
 mod pod_security;
 mod pod_spec;
+mod pod_toleration_restriction;
 mod pod_topology_labels;
 mod policies;
 mod priority;
@@ -52,7 +61,7 @@ mod webhooks;
 use kaji_auth::Authorizer;
 use kaji_decisions::Decisions;
 use kaji_engine::Attributes;
-use kaji_meta::{GroupResource, Status};
+use kaji_meta::{GroupResource, Status, status::Reason};
 use kaji_outbound::ClientCache;
 use serde_json::Value;
 use std::sync::Arc;
@@ -89,4 +98,9 @@ async fn find(
 ) -> Result<Option<Arc<Value>>, Status> {
     a.api.sync().await?;
     Ok(a.api.get(resource, "", name))
+}
+
+/// What upstream answers where a plugin returns an error that is no status: 500 without a reason.
+fn plain_error(text: impl Into<String>) -> Status {
+    Status::new(500, Reason::Unknown, text)
 }

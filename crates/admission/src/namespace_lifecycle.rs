@@ -44,7 +44,7 @@ impl Admission for NamespaceLifecycle {
     }
 }
 
-fn is_namespace(a: &Attributes<'_>) -> bool {
+pub(crate) fn is_namespace(a: &Attributes<'_>) -> bool {
     a.resource.group.is_empty() && a.resource.resource == "namespaces"
 }
 

@@ -3,9 +3,9 @@
 //!
 //! Invariant: only changes ask for features here. What pods need from their creation on is the scheduler's and the kubelet's question.
 
-use crate::find;
+use crate::pod_on_node::{self, SpecChange};
 use kaji_engine::{Admission, Attributes, Operation, Phases};
-use kaji_meta::{GroupResource, Status, object, semantic_equal, text::quote};
+use kaji_meta::{Status, object, semantic_equal, text::quote};
 use kaji_resource::BoxFuture;
 use serde_json::Value;
 
@@ -18,7 +18,7 @@ impl Admission for NodeDeclaredFeatureValidator {
     }
 
     fn phases(&self, group: &str, resource: &str, operation: Operation) -> Phases {
-        Phases::VALIDATING.when(operation == Operation::Update && (group, resource) == ("", "pods"))
+        pod_on_node::phases(group, resource, operation)
     }
 
     fn handles(&self, a: &Attributes<'_>) -> bool {
@@ -31,15 +31,12 @@ impl Admission for NodeDeclaredFeatureValidator {
 
     fn validate<'a>(&'a self, a: &'a Attributes<'_>) -> BoxFuture<'a, Result<(), Status>> {
         Box::pin(async move {
-            let (Some(pod), Some(old)) = (a.new_object(), a.old) else { return Ok(()) };
-            let name = object::str_at(pod, &["spec", "nodeName"]);
-            let needed = needed(pod, old);
-            if name.is_empty() || needed.is_empty() {
+            let Some(change) = SpecChange::of(a) else { return Ok(()) };
+            let needed = needed(change.pod, change.old);
+            if needed.is_empty() {
                 return Ok(());
             }
-            let Some(node) = find(a, &GroupResource::new("", "nodes"), name).await? else {
-                return Err(a.forbidden(format!("node {} not found", quote(name))));
-            };
+            let node = change.node(a).await?;
             let declared = object::arr_at(&node, &["status", "declaredFeatures"]);
             let lacking: Vec<&str> =
                 needed.into_iter().filter(|feature| !declared.iter().any(|d| d == feature)).collect();
@@ -49,7 +46,7 @@ impl Admission for NodeDeclaredFeatureValidator {
             Err(a.forbidden(format!(
                 "pod update requires features {} which are not available on node {}",
                 lacking.join(", "),
-                quote(name)
+                quote(object::name(&node))
             )))
         })
     }
@@ -78,6 +75,7 @@ mod tests {
     use super::*;
     use crate::test_support::Request;
     use expect_test::expect;
+    use kaji_meta::GroupResource;
     use kaji_resource::Scope;
     use serde_json::json;
 

@@ -2,8 +2,7 @@
 //!
 //! Invariants:
 //! - Names, order and defaults are upstream's (`pkg/kubeapiserver/options/plugins.go`), with NodeRestriction on as kubeadm has
-//!   it. A name that upstream has and this server lacks is in the table without a constructor: it is refused by name, never
-//!   ignored.
+//!   it.
 //! - A plugin is added by its file and its line here; flags, configuration files and the chain derive from the table.
 
 use crate::{
@@ -12,17 +11,21 @@ use crate::{
     certificate_subject_restriction::CertificateSubjectRestriction,
     cluster_trust_bundle_attest::ClusterTrustBundleAttest, config::Configuration,
     default_ingress_class::DefaultIngressClass, default_storage_class::DefaultStorageClass,
-    default_toleration_seconds::DefaultTolerationSeconds, event_rate_limit::EventRateLimit,
-    extended_resource_toleration::ExtendedResourceToleration, job_validation::JobValidation,
-    limit_ranger::LimitRanger, mutating_admission_policy::MutatingAdmissionPolicy,
-    mutating_admission_webhook::MutatingAdmissionWebhook, namespace_lifecycle::NamespaceLifecycle,
-    node_declared_feature_validator::NodeDeclaredFeatureValidator, node_restriction::NodeRestriction,
+    default_toleration_seconds::DefaultTolerationSeconds, deny_service_external_ips::DenyServiceExternalIPs,
+    event_rate_limit::EventRateLimit, extended_resource_toleration::ExtendedResourceToleration,
+    image_policy_webhook::ImagePolicyWebhook, job_validation::JobValidation,
+    limit_pod_hard_anti_affinity_topology::LimitPodHardAntiAffinityTopology, limit_ranger::LimitRanger,
+    mutating_admission_policy::MutatingAdmissionPolicy, mutating_admission_webhook::MutatingAdmissionWebhook,
+    namespace_auto_provision::NamespaceAutoProvision, namespace_exists::NamespaceExists,
+    namespace_lifecycle::NamespaceLifecycle, node_declared_feature_validator::NodeDeclaredFeatureValidator,
+    node_restriction::NodeRestriction,
     owner_references_permission_enforcement::OwnerReferencesPermissionEnforcement,
     persistent_volume_claim_resize::PersistentVolumeClaimResize, pod_group_protection::PodGroupProtection,
-    pod_group_workload_exists::PodGroupWorkloadExists, pod_resize_validator::PodResizeValidator,
-    pod_security::PodSecurity, pod_topology_labels::PodTopologyLabels, priority::Priority,
-    resource_quota::ResourceQuota, runtime_class::RuntimeClass, service_account::ServiceAccount,
-    storage_object_in_use_protection::StorageObjectInUseProtection,
+    pod_group_workload_exists::PodGroupWorkloadExists, pod_node_selector::PodNodeSelector,
+    pod_resize_validator::PodResizeValidator, pod_security::PodSecurity,
+    pod_toleration_restriction::PodTolerationRestriction, pod_topology_labels::PodTopologyLabels,
+    priority::Priority, resource_quota::ResourceQuota, runtime_class::RuntimeClass,
+    service_account::ServiceAccount, storage_object_in_use_protection::StorageObjectInUseProtection,
     taint_nodes_by_condition::TaintNodesByCondition, validating_admission_policy::ValidatingAdmissionPolicy,
     validating_admission_webhook::ValidatingAdmissionWebhook, webhooks::Webhooks,
 };
@@ -35,8 +38,8 @@ pub(crate) struct Plugin {
     pub name: &'static str,
     /// Whether it runs unless a flag says otherwise.
     pub default: bool,
-    /// `None` if this server lacks it.
-    pub constructor: Option<Constructor>,
+    /// Makes it.
+    pub constructor: Constructor,
 }
 
 /// A plugin, or what is wrong with its configuration.
@@ -49,42 +52,39 @@ pub(crate) enum Constructor {
     Plain(fn(&Deps) -> Arc<dyn Admission>),
     /// It takes a part of the `AdmissionConfiguration`, if there is one.
     Configured(fn(Option<Configuration<'_>>, &Deps) -> Constructed),
+    /// The same, of no kind: it was the whole file before there was an `AdmissionConfiguration`.
+    Unversioned(fn(Option<Configuration<'_>>, &Deps) -> Constructed),
 }
 
-use Constructor::{Configured, Plain};
+use Constructor::{Configured, Plain, Unversioned};
 
 const fn on(name: &'static str, constructor: Constructor) -> Plugin {
-    Plugin { name, default: true, constructor: Some(constructor) }
+    Plugin { name, default: true, constructor }
 }
 
 const fn off(name: &'static str, constructor: Constructor) -> Plugin {
-    Plugin { name, default: false, constructor: Some(constructor) }
-}
-
-/// Upstream has it; nothing here.
-const fn missing(name: &'static str) -> Plugin {
-    Plugin { name, default: false, constructor: None }
+    Plugin { name, default: false, constructor }
 }
 
 /// All plugins in the order in which they run.
 #[rustfmt::skip]
 pub(crate) static PLUGINS: [Plugin; 41] = [
     off("AlwaysAdmit", Plain(|_| Arc::new(AlwaysAdmit))),
-    missing("NamespaceAutoProvision"),
+    off("NamespaceAutoProvision", Plain(|_| Arc::new(NamespaceAutoProvision))),
     on("NamespaceLifecycle", Plain(|_| Arc::new(NamespaceLifecycle))),
-    missing("NamespaceExists"),
-    missing("LimitPodHardAntiAffinityTopology"),
+    off("NamespaceExists", Plain(|_| Arc::new(NamespaceExists))),
+    off("LimitPodHardAntiAffinityTopology", Plain(|_| Arc::new(LimitPodHardAntiAffinityTopology))),
     on("LimitRanger", Plain(|_| Arc::new(LimitRanger))),
     on("ServiceAccount", Plain(|_| Arc::new(ServiceAccount))),
     on("NodeRestriction", Plain(|deps| Arc::new(NodeRestriction::new(deps.authorizer.clone())))),
     on("TaintNodesByCondition", Plain(|_| Arc::new(TaintNodesByCondition))),
     off("AlwaysPullImages", Plain(|_| Arc::new(AlwaysPullImages))),
-    missing("ImagePolicyWebhook"),
+    off("ImagePolicyWebhook", Unversioned(|file, deps| Ok(Arc::new(ImagePolicyWebhook::configured(file, deps)?)))),
     on("PodSecurity", Configured(|file, _| Ok(Arc::new(PodSecurity::configured(file)?)))),
-    missing("PodNodeSelector"),
+    off("PodNodeSelector", Unversioned(|file, _| Ok(Arc::new(PodNodeSelector::configured(file)?)))),
     on("Priority", Plain(|_| Arc::new(Priority))),
     on("DefaultTolerationSeconds", Plain(|deps| Arc::new(DefaultTolerationSeconds(deps.tolerations)))),
-    missing("PodTolerationRestriction"),
+    off("PodTolerationRestriction", Configured(|file, _| Ok(Arc::new(PodTolerationRestriction::configured(file)?)))),
     off("EventRateLimit", Configured(|file, _| Ok(Arc::new(EventRateLimit::configured(file)?)))),
     off("ExtendedResourceToleration", Plain(|_| Arc::new(ExtendedResourceToleration))),
     on("DefaultStorageClass", Plain(|_| Arc::new(DefaultStorageClass))),
@@ -98,7 +98,7 @@ pub(crate) static PLUGINS: [Plugin; 41] = [
     on("ClusterTrustBundleAttest", Plain(|deps| Arc::new(ClusterTrustBundleAttest(deps.authorizer.clone())))),
     on("CertificateSubjectRestriction", Plain(|_| Arc::new(CertificateSubjectRestriction))),
     on("DefaultIngressClass", Plain(|_| Arc::new(DefaultIngressClass))),
-    missing("DenyServiceExternalIPs"),
+    off("DenyServiceExternalIPs", Plain(|_| Arc::new(DenyServiceExternalIPs))),
     on("PodTopologyLabels", Plain(|_| Arc::new(PodTopologyLabels))),
     on("PodGroupWorkloadExists", Plain(|_| Arc::new(PodGroupWorkloadExists))),
     on("NodeDeclaredFeatureValidator", Plain(|_| Arc::new(NodeDeclaredFeatureValidator))),
@@ -117,12 +117,9 @@ pub(crate) fn plugin(name: &str) -> Option<&'static Plugin> {
     PLUGINS.iter().find(|plugin| plugin.name == name)
 }
 
-/// The names of the plugins that this server has and that run by default, or that do not, in order: for help texts.
+/// The names of the plugins that run by default, or that do not, in order: for help texts.
 pub fn names(default: bool) -> impl Iterator<Item = &'static str> {
-    PLUGINS
-        .iter()
-        .filter(move |plugin| plugin.constructor.is_some() && plugin.default == default)
-        .map(|plugin| plugin.name)
+    PLUGINS.iter().filter(move |plugin| plugin.default == default).map(|plugin| plugin.name)
 }
 
 #[cfg(test)]
@@ -140,13 +137,20 @@ mod tests {
             tolerations: Default::default(),
             decisions: Arc::default(),
         };
-        for line in PLUGINS.iter().filter(|line| line.name != "EventRateLimit") {
+        let mut lacking = vec![];
+        for line in &PLUGINS {
             let made = match line.constructor {
-                Some(Plain(new)) => new(&deps),
-                Some(Configured(new)) => new(None, &deps).unwrap(),
-                None => continue,
+                Plain(new) => Ok(new(&deps)),
+                Configured(new) | Unversioned(new) => new(None, &deps),
             };
-            assert_eq!(made.name(), line.name);
+            match made {
+                Ok(made) => assert_eq!(made.name(), line.name),
+                Err(why) => lacking.push(format!("{}: {why}", line.name)),
+            }
         }
+        expect_test::expect![[r#"
+            ImagePolicyWebhook: no config specified
+            EventRateLimit: limits: Invalid value: null: must not be empty"#]]
+        .assert_eq(&lacking.join("\n"));
     }
 }

@@ -2,10 +2,10 @@
 //!
 //! Invariant: a resize that changes nothing of the spec is not looked at. What other pods on the node use is the kubelet's question.
 
-use crate::find;
+use crate::pod_on_node::{self, SpecChange};
 use kaji_engine::{Admission, Attributes, Operation, Phases};
 use kaji_meta::{
-    GroupResource, Quantity, Status, object, semantic_equal,
+    Quantity, Status, object,
     status::{Cause, Details},
     text::quote,
 };
@@ -22,7 +22,7 @@ impl Admission for PodResizeValidator {
     }
 
     fn phases(&self, group: &str, resource: &str, operation: Operation) -> Phases {
-        Phases::VALIDATING.when(operation == Operation::Update && (group, resource) == ("", "pods"))
+        pod_on_node::phases(group, resource, operation)
     }
 
     fn handles(&self, a: &Attributes<'_>) -> bool {
@@ -35,15 +35,9 @@ impl Admission for PodResizeValidator {
 
     fn validate<'a>(&'a self, a: &'a Attributes<'_>) -> BoxFuture<'a, Result<(), Status>> {
         Box::pin(async move {
-            let (Some(pod), Some(old)) = (a.new_object(), a.old) else { return Ok(()) };
-            let name = object::str_at(pod, &["spec", "nodeName"]);
-            if name.is_empty() || semantic_equal(&pod["spec"], &old["spec"]) {
-                return Ok(());
-            }
-            let Some(node) = find(a, &GroupResource::new("", "nodes"), name).await? else {
-                return Err(a.forbidden(format!("node {} not found", quote(name))));
-            };
-            check(pod, &node).map_err(|refusal| refusal.into_status(a))
+            let Some(change) = SpecChange::of(a) else { return Ok(()) };
+            let node = change.node(a).await?;
+            check(change.pod, &node).map_err(|refusal| refusal.into_status(a))
         })
     }
 }
@@ -103,6 +97,7 @@ mod tests {
     use super::*;
     use crate::test_support::Request;
     use expect_test::expect;
+    use kaji_meta::GroupResource;
     use kaji_resource::Scope;
     use serde_json::json;
 

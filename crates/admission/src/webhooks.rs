@@ -13,6 +13,7 @@ mod auth;
 pub(crate) mod call;
 mod metrics;
 pub(crate) mod review;
+pub(crate) mod server;
 pub(crate) mod source;
 
 use crate::{

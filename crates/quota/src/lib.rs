@@ -18,4 +18,4 @@ pub use amounts::{Usage, add, amounts};
 pub use check::{Change, check, total};
 pub use evaluator::{Context, Evaluator, objects_of};
 pub use extended::{charged_to_pod, pod_of};
-pub use pods::{Demand, limits, requests};
+pub use pods::{Demand, best_effort, limits, requests};

@@ -185,7 +185,7 @@ pub(crate) fn terminating(pod: &Value) -> bool {
 }
 
 /// Whether a pod requests nothing.
-pub(crate) fn best_effort(pod: &Value) -> bool {
+pub fn best_effort(pod: &Value) -> bool {
     match object::str_at(pod, &["status", "qosClass"]) {
         "" => {}
         class => return class == "BestEffort",

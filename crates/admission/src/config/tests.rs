@@ -30,14 +30,12 @@ fn flags_select_plugins() {
         running("Nonsense", ""),
         running("", "Nonsense"),
         running("LimitRanger", "LimitRanger"),
-        running("ImagePolicyWebhook", ""),
         running("", "NamespaceLifecycle"),
     ];
     expect![[r#"
         enable-admission-plugins plugin "Nonsense" is unknown
         disable-admission-plugins plugin "Nonsense" is unknown
         [LimitRanger] in enable-admission-plugins and disable-admission-plugins overlapped
-        admission plugin "ImagePolicyWebhook" is not available in this server
         admission plugin "NamespaceLifecycle" cannot be disabled"#]]
     .assert_eq(&refused.join("\n"));
 }
@@ -96,6 +94,21 @@ fn reads_nested_and_named_configuration() {
     let named = format!("{HEAD}- {{name: PodSecurity, path: other.yaml}}");
     let other = format!("{SECURITY}defaults: {{audit: baseline}}");
     assert!(security(&named, &other).contains("audit: LevelVersion { level: Baseline"));
+}
+
+/// Files from before there was an `AdmissionConfiguration` are for all plugins without a kind, and for no others.
+#[test]
+fn reads_files_without_kind() {
+    let enabled = enabled(&flags("PodNodeSelector,ImagePolicyWebhook,EventRateLimit", "")).unwrap();
+    let values = |text: &str| {
+        let read = |path: &Path| read(text, "", path);
+        read_file(Path::new("/etc/kaji/admission.yaml"), &enabled, &read)
+    };
+    let both = values("podNodeSelectorPluginConfig: {clusterDefaultNodeSelector: a=b}").unwrap();
+    assert_eq!(both.keys().collect::<Vec<_>>(), [&"ImagePolicyWebhook", &"PodNodeSelector"]);
+    assert_eq!(values("imagePolicy: {}").unwrap().len(), 2);
+    assert!(values("other: {}").is_err());
+    assert!(values("kind: AdmissionConfiguration\nimagePolicy: {}").is_err());
 }
 
 #[test]

@@ -8,6 +8,7 @@
 //! A certificate and a key are used only together with each other: while one of them is new and the other is not, both stay
 //! as they were.
 
+use crate::config::Read;
 use base64::{Engine, prelude::BASE64_STANDARD};
 use kaji_outbound::{ClientConfig, Target};
 use serde::Deserialize;
@@ -38,13 +39,47 @@ struct File {
 }
 
 #[derive(Deserialize)]
-struct Kubeconfig {
+pub(super) struct Kubeconfig {
     #[serde(default)]
     users: Vec<Named>,
     #[serde(default)]
     contexts: Vec<Context>,
+    #[serde(default)]
+    pub clusters: Vec<NamedCluster>,
     #[serde(default, rename = "current-context")]
     current_context: String,
+}
+
+impl Kubeconfig {
+    /// The current context.
+    pub fn context(&self) -> Option<&ContextUser> {
+        let current = self.contexts.iter().find(|context| context.name == self.current_context);
+        current.map(|context| &context.context)
+    }
+
+    /// Whether a user is there.
+    pub fn has_user(&self, name: &str) -> bool {
+        self.users.iter().any(|user| user.name == name)
+    }
+}
+
+#[derive(Deserialize)]
+pub(super) struct NamedCluster {
+    pub name: String,
+    #[serde(default)]
+    pub cluster: Cluster,
+}
+
+/// A server, and how it is verified.
+#[derive(Clone, Default, Deserialize)]
+#[serde(default, rename_all = "kebab-case")]
+pub(super) struct Cluster {
+    pub server: String,
+    pub certificate_authority: String,
+    pub certificate_authority_data: String,
+    pub insecure_skip_tls_verify: bool,
+    pub tls_server_name: String,
+    pub proxy_url: String,
 }
 
 #[derive(Deserialize)]
@@ -61,9 +96,11 @@ struct Context {
 }
 
 #[derive(Deserialize)]
-struct ContextUser {
+pub(super) struct ContextUser {
     #[serde(default)]
-    user: String,
+    pub user: String,
+    #[serde(default)]
+    pub cluster: String,
 }
 
 #[derive(Clone, Default, Deserialize)]
@@ -198,9 +235,6 @@ impl std::fmt::Debug for Auth {
     }
 }
 
-/// Gives the text of a file.
-type Read<'a> = &'a dyn Fn(&Path) -> std::io::Result<String>;
-
 impl Auth {
     /// From a `WebhookAdmissionConfiguration`.
     ///
@@ -227,7 +261,14 @@ impl Auth {
     }
 
     fn kubeconfig(text: &str, dir: &Path) -> Result<Auth, String> {
-        let file: Kubeconfig = kaji_files::yaml::decode(text).map_err(|e| e.to_string())?;
+        Auth::of(kaji_files::yaml::decode(text).map_err(|e| e.to_string())?, dir)
+    }
+
+    /// Of a kubeconfig in a directory.
+    ///
+    /// # Errors
+    /// A user authenticates in a way that is not supported.
+    pub(super) fn of(file: Kubeconfig, dir: &Path) -> Result<Auth, String> {
         for Named { name, user } in &file.users {
             let missing = [
                 ("exec", !user.exec.is_null()),
@@ -238,9 +279,8 @@ impl Auth {
                 return Err(format!("users[{name}].user.{what} is not supported by this server"));
             }
         }
-        let current = file.contexts.iter().find(|c| c.name == file.current_context);
         Ok(Auth {
-            current: current.map(|c| c.context.user.clone()).filter(|user| !user.is_empty()),
+            current: file.context().map(|context| context.user.clone()).filter(|user| !user.is_empty()),
             users: Arc::new(file.users.into_iter().map(|named| (named.name, named.user)).collect()),
             files: Arc::default(),
             dir: dir.to_owned(),
@@ -287,6 +327,25 @@ impl Auth {
         let identity = self.identity(user, GLANCE)?;
         let authorization = self.authorization(user)?;
         Ok(Cow::Owned(ClientConfig { identity, authorization, ..config.clone() }))
+    }
+
+    /// Adds what this server proves itself with as the user of the current context, and the authorities of a server.
+    ///
+    /// # Errors
+    /// A file or data that cannot be read.
+    pub(super) fn apply_current(
+        &self,
+        cluster: &Cluster,
+        config: ClientConfig,
+    ) -> Result<ClientConfig, String> {
+        let authorities = (&cluster.certificate_authority, &cluster.certificate_authority_data);
+        let ca_bundle = self.pem(authorities.0, authorities.1, GLANCE)?.unwrap_or_default();
+        let (identity, authorization) =
+            match self.current.as_deref().and_then(|current| self.users.get(current)) {
+                Some(user) => (self.identity(user, GLANCE)?, self.authorization(user)?),
+                None => (None, None),
+            };
+        Ok(ClientConfig { ca_bundle, identity, authorization, ..config })
     }
 
     fn authorization(&self, user: &User) -> Result<Option<String>, String> {
