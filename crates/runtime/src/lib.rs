@@ -10,6 +10,7 @@
 pub mod batch;
 pub mod client;
 pub mod controller;
+mod declared_features;
 pub mod events;
 pub mod feed;
 pub mod informer;
@@ -32,6 +33,7 @@ pub mod watch;
 pub use batch::{BatchTransport, Batcher};
 pub use client::{Client, Error, Target};
 pub use controller::{Controller, Cx, Failure, Reconciler, Shared, run};
+pub use declared_features::FeatureRequests;
 pub use events::{EventRecord, EventType, Recorder};
 pub use feed::{ClientFeed, Collection, ObjectFeed, Selection};
 pub use informer::{Change, Informer, Informers, Observed, Selected};

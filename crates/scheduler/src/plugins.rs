@@ -11,6 +11,7 @@ mod gang_scheduling;
 mod image_locality;
 mod inter_pod_affinity;
 mod node_affinity;
+mod node_declared_features;
 mod node_name;
 mod node_ports;
 mod node_resources_balanced_allocation;
@@ -66,6 +67,7 @@ pub const PLUGINS: &[Entry] = &[
     node_resources_balanced_allocation::PLUGIN,
     image_locality::PLUGIN,
     default_binder::PLUGIN,
+    node_declared_features::PLUGIN,
     gang_scheduling::PLUGIN,
 ];
 

@@ -23,7 +23,7 @@ pub struct Cluster {
     pub memory: Memory,
 }
 
-/// A node of `{"name": ..., "labels": ..., "spec": ..., "allocatable": ..., "images": ...}`, with enough of everything.
+/// A node of `{"name": ..., "labels": ..., "spec": ..., "allocatable": ..., "images": ..., "features": ...}`, with enough of everything.
 pub fn node(node: &Value) -> Arc<Node> {
     let mut allocatable = json!({"cpu": "4", "memory": "8Gi", "pods": "110"});
     if let Some(given) = node["allocatable"].as_object() {
@@ -34,7 +34,8 @@ pub fn node(node: &Value) -> Arc<Node> {
     let node = json!({
         "metadata": {"name": node["name"], "labels": node.get("labels").unwrap_or(&json!({}))},
         "spec": node.get("spec").unwrap_or(&json!({})),
-        "status": {"allocatable": allocatable, "images": node.get("images").unwrap_or(&json!([]))},
+        "status": {"allocatable": allocatable, "images": node.get("images").unwrap_or(&json!([])),
+            "declaredFeatures": node.get("features").unwrap_or(&json!([]))},
     });
     Arc::new(serde_json::from_value(node).unwrap())
 }

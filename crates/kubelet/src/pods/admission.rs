@@ -3,6 +3,8 @@
 
 use super::core::{Node, NodeSelectorTerm, Pod, Taint, Toleration};
 use super::model::{self, Amounts};
+use crate::node::DECLARED_FEATURES;
+use kaji_runtime::FeatureRequests;
 use std::collections::BTreeMap;
 
 /// Why a pod is refused: `status.reason` and `status.message`.
@@ -73,7 +75,10 @@ pub fn admit(pod: &Pod, others: &[&Pod], node: &Node) -> Result<(), Refusal> {
     fits(pod, others, node)?;
     affinity(pod, node)?;
     ports(pod, others)?;
-    if mirror || model::is_static(pod) { Ok(()) } else { taints(pod, node) }
+    if !mirror && !model::is_static(pod) {
+        taints(pod, node)?;
+    }
+    declared_features(pod, &DECLARED_FEATURES)
 }
 
 /// Whether the node takes a pod while it has these conditions, by their types. Upstream's admission of its eviction manager.
@@ -116,6 +121,22 @@ fn operating_system(pod: &Pod) -> Result<(), Refusal> {
         return refusal("PodOSNotSupported", "Failed to admit pod as the OS field doesn't match node OS");
     }
     Ok(())
+}
+
+/// A pod that was bound past the scheduler may need what this node has not. Upstream's `declaredFeaturesAdmitHandler`.
+fn declared_features(pod: &Pod, declared: &[&str]) -> Result<(), Refusal> {
+    let spec = model::spec(pod);
+    let asks = FeatureRequests {
+        restarts_all: model::all_containers_could_restart(pod),
+        host_network: spec.host_network == Some(true),
+        host_users: spec.host_users,
+    };
+    let lacking: Vec<&str> = asks.features().filter(|feature| !declared.contains(feature)).collect();
+    if lacking.is_empty() {
+        return Ok(());
+    }
+    let text = format!("Pod requires node features that are not available: {}", lacking.join(", "));
+    refusal("PodFeatureUnsupported", text)
 }
 
 fn fits(pod: &Pod, others: &[&Pod], node: &Node) -> Result<(), Refusal> {
@@ -273,5 +294,33 @@ fn taints(pod: &Pod, node: &Node) -> Result<(), Refusal> {
             refusal("TaintToleration", "Predicate TaintToleration failed: node(s) had untolerated taint(s)")
         }
         None => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use expect_test::expect;
+    use serde_json::{Value, json};
+
+    #[test]
+    fn pods_that_need_undeclared_features_are_refused() {
+        let asked = |spec: Value, declared: &[&str]| {
+            let pod: Pod = serde_json::from_value(json!({"metadata": {"name": "p"}, "spec": spec})).unwrap();
+            let refusal = declared_features(&pod, declared).err();
+            refusal.map_or_else(|| "admitted".to_owned(), |r| format!("{}: {}", r.reason, r.message))
+        };
+        let restarts = |action: &str| {
+            let rule = json!({"action": action, "exitCodes": {"operator": "In", "values": [1]}});
+            json!({"containers": [{"name": "c", "restartPolicyRules": [rule]}]})
+        };
+        let users = |host: bool| json!({"containers": [], "hostNetwork": true, "hostUsers": host});
+        assert_eq!(asked(restarts("Restart"), &[]), "admitted");
+        assert_eq!(asked(restarts("RestartAllContainers"), &DECLARED_FEATURES), "admitted");
+        assert_eq!(asked(users(true), &DECLARED_FEATURES), "admitted");
+        expect![[r#"
+            PodFeatureUnsupported: Pod requires node features that are not available: RestartAllContainersOnContainerExits
+            PodFeatureUnsupported: Pod requires node features that are not available: UserNamespacesHostNetworkSupport"#]]
+        .assert_eq(&[asked(restarts("RestartAllContainers"), &[]), asked(users(false), &DECLARED_FEATURES)].join("\n"));
     }
 }

@@ -116,6 +116,8 @@ pub struct NodeStatus {
     pub volumes_attached: Vec<AttachedVolume>,
     /// Names of volumes that its kubelet uses, or may use.
     pub volumes_in_use: Vec<String>,
+    /// Features that its kubelet has, sorted.
+    pub declared_features: Box<[Text]>,
 }
 
 /// A volume that is attached to a node.

@@ -60,6 +60,9 @@ pub struct Container {
     pub image: Box<str>,
     /// `Always` makes a container for the start a sidecar.
     pub restart_policy: Box<str>,
+    /// Whether one of its rules restarts all containers of the pod.
+    #[serde(rename = "restartPolicyRules", deserialize_with = "restarts_all")]
+    pub restarts_all: bool,
     /// Ports.
     pub ports: Box<[ContainerPort]>,
     /// Requests and limits.
@@ -103,6 +106,16 @@ fn secrets_of_sources<'de, D: Deserializer<'de>>(d: D) -> Result<Box<[Box<str>]>
     }
     let all = Option::<Vec<Source>>::deserialize(d)?.unwrap_or_default();
     Ok(all.into_iter().filter_map(|s| Some(s.secret_ref?.name)).collect())
+}
+
+fn restarts_all<'de, D: Deserializer<'de>>(d: D) -> Result<bool, D::Error> {
+    #[derive(Default, Deserialize)]
+    #[serde(default)]
+    struct Rule {
+        action: String,
+    }
+    let rules = Option::<Vec<Rule>>::deserialize(d)?.unwrap_or_default();
+    Ok(rules.iter().any(|rule| rule.action == "RestartAllContainers"))
 }
 
 impl Container {
@@ -220,6 +233,8 @@ pub struct SharedPodSpec {
     pub service_account_name: String,
     /// Uses the node's network.
     pub host_network: bool,
+    /// Uses the node's users; so it does where this is not set.
+    pub host_users: Option<bool>,
     /// Headless service that gives DNS names.
     pub subdomain: String,
     /// Conditions that readiness needs.
@@ -260,6 +275,7 @@ struct RawPodSpec {
     active_deadline_seconds: Option<i64>,
     service_account_name: String,
     host_network: bool,
+    host_users: Option<bool>,
     subdomain: String,
     readiness_gates: Box<[ReadinessGate]>,
     ephemeral_containers: Box<[Container]>,
@@ -289,6 +305,7 @@ impl<'de> Deserialize<'de> for PodSpec {
             active_deadline_seconds: raw.active_deadline_seconds,
             service_account_name: raw.service_account_name,
             host_network: raw.host_network,
+            host_users: raw.host_users,
             subdomain: raw.subdomain,
             readiness_gates: raw.readiness_gates,
             ephemeral_containers: raw.ephemeral_containers,

@@ -48,6 +48,8 @@ impl Actions {
     pub const UPDATE: Actions = Actions(1 << 10);
     /// The claims of devices that were made for a pod.
     pub const POD_CLAIMS: Actions = Actions(1 << 11);
+    /// The features that a node declares.
+    pub const NODE_DECLARED_FEATURES: Actions = Actions(1 << 12);
 
     /// Whether the two have an action in common.
     pub fn intersects(self, other: Actions) -> bool {
@@ -150,6 +152,7 @@ fn node_actions(old: &Node, new: &Node) -> Actions {
     Actions::NODE_ALLOCATABLE.when(old.status.allocatable != new.status.allocatable)
         | Actions::NODE_LABELS.when(old.metadata.labels != new.metadata.labels)
         | Actions::NODE_ANNOTATIONS.when(old.metadata.annotations != new.metadata.annotations)
+        | Actions::NODE_DECLARED_FEATURES.when(old.status.declared_features != new.status.declared_features)
         | Actions::NODE_TAINTS.when(old.spec.taints != new.spec.taints || cordon(old) != cordon(new))
 }
 
