@@ -7,6 +7,7 @@ pub mod resourceclaimtemplates;
 pub mod resourceslices;
 
 mod beta_versions;
+mod permissions;
 mod rules;
 
 use crate::Deps;
@@ -18,7 +19,7 @@ pub fn defs(deps: &Deps) -> Vec<ResourceDef> {
         (deviceclasses::def(), beta_versions::ALL),
         // Came with v1beta2.
         (devicetaintrules::def(deps), beta_versions::LATER),
-        (resourceclaims::def(), beta_versions::ALL),
+        (resourceclaims::def(deps), beta_versions::ALL),
         (resourceclaimtemplates::def(), beta_versions::ALL),
         (resourceslices::def(deps), beta_versions::ALL),
     ];

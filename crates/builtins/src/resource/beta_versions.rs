@@ -139,7 +139,7 @@ mod tests {
         let spec = json!({"devices": {"requests": [{"name": "a", "exactly": exactly},
             {"name": "b", "firstAvailable": [{"name": "x", "deviceClassName": "c"}]}], "config": [{"requests": ["a"]}]}});
         expect![[r#"{"devices":{"config":[{"requests":["a"]}],"requests":[{"adminAccess":true,"allocationMode":"ExactCount","capacity":{"requests":{"m":"1"}},"count":2,"derivedAttributes":[{"expression":"1","name":"a/b"}],"deviceClassName":"c","name":"a","selectors":[{"cel":{"expression":"true"}}],"tolerations":[{"operator":"Exists"}]},{"firstAvailable":[{"deviceClassName":"c","name":"x"}],"name":"b"}]}}"#]]
-            .assert_eq(&there_and_back(&resourceclaims::def(), &json!({"spec": spec})).to_string());
+            .assert_eq(&there_and_back(&resourceclaims::def(&crate::shared::testing::deps()), &json!({"spec": spec})).to_string());
         let template = json!({"spec": {"metadata": {"labels": {"a": "b"}}, "spec": spec}});
         let flat = there_and_back(&resourceclaimtemplates::def(), &template);
         assert_eq!(flat["spec"]["devices"]["requests"][0]["deviceClassName"], "c");
@@ -149,7 +149,7 @@ mod tests {
     fn defaults_are_those_of_the_version() {
         let mut claim = json!({"spec": {"devices": {"requests": [{"name": "a", "deviceClassName": "c"},
             {"name": "b", "firstAvailable": [{"name": "x", "deviceClassName": "c"}]}, {"name": "c"}]}}});
-        let hooks = resourceclaims::def().hooks;
+        let hooks = resourceclaims::def(&crate::shared::testing::deps()).hooks;
         hooks.default(FLAT, &mut claim);
         hooks.convert(&mut claim, FLAT, "v1").unwrap();
         expect![[r#"[{"exactly":{"allocationMode":"ExactCount","count":1,"deviceClassName":"c"},"name":"a"},{"firstAvailable":[{"allocationMode":"ExactCount","count":1,"deviceClassName":"c","name":"x"}],"name":"b"},{"name":"c"}]"#]]
@@ -182,7 +182,7 @@ mod tests {
         assert_eq!(served(&[]), [1, 1, 1, 1, 1]);
         assert_eq!(served(&["resource.k8s.io/v1beta1"]), [2, 1, 2, 2, 2]);
         assert_eq!(served(&["api/beta=true"]), [3, 2, 3, 3, 3]);
-        let claims = add(resourceclaims::def(), ALL, &ServedVersions::all());
+        let claims = add(resourceclaims::def(&crate::shared::testing::deps()), ALL, &ServedVersions::all());
         assert_eq!(
             claims.version(FLAT).unwrap().deprecation.as_deref(),
             Some("resource.k8s.io/v1beta1 ResourceClaim is deprecated in v1.35+, unavailable in v1.38+")

@@ -2,19 +2,25 @@
 
 use super::{
     beta_versions,
+    permissions::{Permissions, admin_access, admin_access_of_status},
     rules::{GROUP, claim, default_claim, driver, limited, pool, request_names},
 };
-use crate::shared::{
-    check, metadata, rules,
-    table::{age, name},
-    value::{Fields, ensure_object, put},
+use crate::{
+    Deps,
+    shared::{
+        check, metadata, rules,
+        table::{age, name},
+        value::{Fields, ensure_object, put},
+    },
 };
 use kaji_meta::{
     Status,
     field::{Error, ErrorList, Path},
     object, semantic_equal,
 };
-use kaji_resource::{Column, Ctx, Hooks, ResourceDef, Scope, SubresourceDef, age_column, name_column};
+use kaji_resource::{
+    BoxFuture, Column, Ctx, Hooks, Reservation, ResourceDef, Scope, SubresourceDef, age_column, name_column,
+};
 use serde_json::{Value, json};
 
 const COLUMNS: &[Column] = &[
@@ -26,7 +32,7 @@ const COLUMNS: &[Column] = &[
 const MAX_RESERVED: usize = 256;
 const MAX_RESULTS: usize = 32;
 
-struct ResourceClaims;
+struct ResourceClaims(Permissions);
 
 fn consumer(errs: &mut ErrorList, path: &Path, c: &Value) {
     for f in ["resource", "name", "uid"] {
@@ -128,8 +134,9 @@ impl Hooks for ResourceClaims {
         put(object, "status", json!({}));
     }
 
-    fn validate_create(&self, _ctx: &Ctx<'_>, object: &Value) -> ErrorList {
+    fn validate_create(&self, ctx: &Ctx<'_>, object: &Value) -> ErrorList {
         let mut errs = vec![];
+        admin_access(&mut errs, ctx, object.at("spec").at("devices").list("requests"));
         claim(&mut errs, &Path::new("spec"), object.at("spec"));
         errs
     }
@@ -161,6 +168,7 @@ impl Hooks for ResourceClaims {
         let mut errs = vec![];
         if ctx.subresource == "status" {
             if !semantic_equal(new.at("status"), old.at("status")) {
+                admin_access_of_status(&mut errs, ctx, new, old);
                 reserved(&mut errs, new, old);
                 allocation(&mut errs, new, old);
                 devices(&mut errs, new);
@@ -170,6 +178,21 @@ impl Hooks for ResourceClaims {
         let ty = "io.k8s.api.resource.v1.ResourceClaimSpec";
         check::immutable_struct(&mut errs, &Path::new("spec"), ty, new.at("spec"), old.at("spec"));
         errs
+    }
+
+    /// Upstream asks while it validates; the answer is the same.
+    fn reserve<'a>(
+        &'a self,
+        ctx: &'a Ctx<'a>,
+        new: &'a mut Value,
+        old: Option<&'a Value>,
+    ) -> BoxFuture<'a, Result<Option<Reservation>, Status>> {
+        Box::pin(async move {
+            match old.filter(|_| ctx.subresource == "status") {
+                Some(old) => self.0.status(ctx, new, old).await.map(|()| None),
+                None => Ok(None),
+            }
+        })
     }
 
     fn reset_fields(&self, _version: &str, subresource: &str) -> &'static [&'static [&'static str]] {
@@ -195,7 +218,7 @@ impl Hooks for ResourceClaims {
 }
 
 /// The definition of ResourceClaims.
-pub fn def() -> ResourceDef {
+pub fn def(deps: &Deps) -> ResourceDef {
     ResourceDef::builtin(
         GROUP,
         "v1",
@@ -203,7 +226,7 @@ pub fn def() -> ResourceDef {
         "resourceclaims",
         Scope::Namespaced,
         COLUMNS,
-        ResourceClaims,
+        ResourceClaims(Permissions(deps.authorizer.clone())),
     )
     .metadata_checks(&[metadata::WHOLE, metadata::UPDATE], &[metadata::UPDATE])
     .return_deleted_object()
@@ -213,7 +236,7 @@ pub fn def() -> ResourceDef {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::shared::testing::{create_errors, created, row, update_errors};
+    use crate::shared::testing::{create_errors, created, deps, row, update_errors};
     use expect_test::expect;
 
     fn claim() -> Value {
@@ -243,8 +266,8 @@ mod tests {
               },
               "status": {}
             }"#]]
-        .assert_eq(&created(&def(), claim()));
-        assert_eq!(create_errors(&def(), claim()), "");
+        .assert_eq(&created(&def(&deps()), claim()));
+        assert_eq!(create_errors(&def(&deps()), claim()), "");
         let bad = json!({"spec": {"devices": {"requests": [{"name": "a"}, {"name": "a", "exactly": {"allocationMode": "All", "count": 2}}],
             "constraints": [{"requests": ["x"]}], "config": [{}]}}});
         expect![[r#"
@@ -255,8 +278,8 @@ mod tests {
             spec.devices.constraints[0].requests[0]: Invalid value: "x": must be the name of a request in the claim or the name of a request and a subrequest separated by '/'
             spec.devices.constraints[0]: Required value: exactly one of "matchAttribute" or "distinctAttribute" is required, but multiple fields are set
             spec.devices.config[0].opaque: Required value"#]]
-        .assert_eq(&create_errors(&def(), bad));
-        assert_eq!(row(&def(), &claim()), "c | pending | <unknown>");
+        .assert_eq(&create_errors(&def(&deps()), bad));
+        assert_eq!(row(&def(&deps()), &claim()), "c | pending | <unknown>");
     }
 
     #[test]
@@ -264,11 +287,11 @@ mod tests {
         let mut new = claim();
         new["status"] = json!({"reservedFor": [{"resource": "pods", "name": "p", "uid": "1"}]});
         assert_eq!(
-            update_errors(&def(), "status", new.clone(), claim()),
+            update_errors(&def(&deps()), "status", new.clone(), claim()),
             "status.reservedFor: Forbidden: may not be specified when `allocated` is not set"
         );
         new["status"]["allocation"] = json!({"devices": {"results": [{"request": "gpu", "driver": "d.io", "pool": "p", "device": "x"}]}});
-        assert_eq!(update_errors(&def(), "status", new.clone(), claim()), "");
-        assert_eq!(row(&def(), &new), "c | allocated,reserved | <unknown>");
+        assert_eq!(update_errors(&def(&deps()), "status", new.clone(), claim()), "");
+        assert_eq!(row(&def(&deps()), &new), "c | allocated,reserved | <unknown>");
     }
 }

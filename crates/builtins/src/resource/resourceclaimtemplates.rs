@@ -2,6 +2,7 @@
 
 use super::{
     beta_versions,
+    permissions::admin_access,
     rules::{GROUP, claim, default_claim},
 };
 use crate::shared::{
@@ -35,8 +36,9 @@ impl Hooks for Templates {
         Ok(())
     }
 
-    fn validate_create(&self, _ctx: &Ctx<'_>, object: &Value) -> ErrorList {
+    fn validate_create(&self, ctx: &Ctx<'_>, object: &Value) -> ErrorList {
         let (mut errs, spec, path) = (vec![], object.at("spec"), Path::new("spec"));
+        admin_access(&mut errs, ctx, spec.at("spec").at("devices").list("requests"));
         let (meta, at) = (spec.at("metadata"), path.child("metadata"));
         errs.extend(validation::validate_annotations(meta.at("annotations"), &at.child("annotations")));
         errs.extend(validation::validate_labels(meta.at("labels"), &at.child("labels")));
