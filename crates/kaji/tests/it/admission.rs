@@ -5,6 +5,7 @@ mod certificates;
 mod classes;
 mod limits;
 mod nodes;
+mod optional;
 mod quota;
 mod security;
 mod volumes;
