@@ -185,6 +185,11 @@ step_packages() {
   XTASK=target/debug/xtask KAJI=$kaji bash tests/packages/walk.sh
 }
 
+# Clusters that tests share, from Python and Node.js.
+step_plugins() {
+  KAJI=$kaji bash tests/plugins/walk.sh
+}
+
 step_envtest() {
   if ! command -v go >/dev/null; then
     echo "SKIPPED envtest: there is no go"
@@ -192,7 +197,7 @@ step_envtest() {
   fi
   local assets
   assets=$(PATH="$tools/venv/bin:$PATH" $kaji envtest --print-assets "$work/assets")
-  (cd tests/go/envtest && KUBEBUILDER_ASSETS=$assets go test -count=1 -timeout 300s ./...)
+  (cd tests/go/envtest && KAJI=$OLDPWD/$kaji KUBEBUILDER_ASSETS=$assets go test -count=1 -timeout 300s ./...)
 }
 
 step_operators() {

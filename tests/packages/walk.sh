@@ -103,6 +103,9 @@ check "a virtual environment" python3 -m venv "$work/venv"
 wheel=$(echo "$work"/dist/*x86_64.whl)
 check "the wheel is installed" "$work/venv/bin/pip" install --quiet --no-index --disable-pip-version-check "$wheel"
 walk wheel "$work/venv/bin/kaji"
+check "wheel: its plug-in for pytest serves a cluster" env -u KAJI PATH="$work/venv/bin:$PATH" "$work/venv/bin/python" -c \
+  'import kaji_pytest; c = kaji_pytest.Control(); c.base.fork().delete(); c.stop()'
+check "wheel: pytest finds the plug-in" grep -qx 'kaji = kaji_pytest.plugin' "$work"/venv/lib/python3*/site-packages/kaji-*.dist-info/entry_points.txt
 
 if command -v npm >/dev/null; then
   mkdir "$work/npm"
@@ -110,6 +113,8 @@ if command -v npm >/dev/null; then
   check "the packages for npm are installed" npm --prefix "$work/npm" install --offline --no-audit --no-fund --omit=optional \
     "$work/dist/kaji-linux-x64-$version.tgz" "$work/dist/kaji-$version.tgz"
   walk npm "$work/npm/node_modules/.bin/kaji"
+  check "npm: its helper serves a cluster" env -u KAJI -C "$work/npm" node -e \
+    'require("kaji/envtest").start().then(async (c) => { await c.withFork(() => {}); await c.stop(); })'
 else
   skip npm "there is no npm"
 fi

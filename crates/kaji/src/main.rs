@@ -5,6 +5,7 @@ mod component_commands;
 #[cfg(feature = "console")]
 mod console_command;
 mod doctor_command;
+mod envtest_command;
 mod fork_command;
 mod history_commands;
 mod node_commands;
@@ -68,7 +69,7 @@ enum Command {
     /// Runs the scheduler alone, against the API server of a kubeconfig.
     Scheduler(Box<SchedulerFlags>),
     /// Replaces the binaries that controller-runtime's envtest starts.
-    Envtest(Envtest),
+    Envtest(envtest_command::Envtest),
     /// Manages bootstrap tokens, with which nodes join.
     Token(Token),
     /// Maintains the store of a data directory while no server uses it.
@@ -113,13 +114,6 @@ enum Command {
     Man(shell_commands::Man),
     /// Shows the versions of this program and of the Kubernetes that it serves.
     Version(shell_commands::Version),
-}
-
-#[derive(Args)]
-struct Envtest {
-    /// Writes kube-apiserver, etcd and kubectl into this folder and prints its path, which KUBEBUILDER_ASSETS takes.
-    #[arg(long, value_name = "DIR")]
-    print_assets: PathBuf,
 }
 
 #[derive(Args)]
@@ -226,7 +220,7 @@ fn run(
         Command::Kubeconfig(args) => cluster_commands::print_kubeconfig(&args),
         Command::ControllerManager(flags) => runtime.block_on(component_commands::controller_manager(*flags)),
         Command::Scheduler(flags) => runtime.block_on(component_commands::scheduler(*flags)),
-        Command::Envtest(envtest) => assets(&envtest),
+        Command::Envtest(args) => runtime.block_on(envtest_command::envtest(args)),
         Command::Token(token) => runtime.block_on(tokens(token)),
         Command::Store(args) => runtime.block_on(maintain(args)),
         Command::Fork(args) => runtime.block_on(fork_command::fork(*args, started)),
@@ -306,13 +300,6 @@ fn run_as(role: envtest::Role) -> Result<Option<Cli>, Box<dyn std::error::Error>
     };
     std::io::stdout().lock().write_all(text.as_bytes())?;
     Ok(None)
-}
-
-fn assets(args: &Envtest) -> Result<(), Box<dyn std::error::Error>> {
-    let search = std::env::var_os("PATH").unwrap_or_default();
-    let dir = envtest::write_assets(&args.print_assets, &std::env::current_exe()?, &search)?;
-    writeln!(std::io::stdout().lock(), "{}", dir.display())?;
-    Ok(())
 }
 
 async fn tokens(args: Token) -> Result<(), Box<dyn std::error::Error>> {

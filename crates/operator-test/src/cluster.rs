@@ -22,13 +22,15 @@ pub struct RunningCluster {
     pub url: String,
     /// The clock of its objects and loops.
     pub clock: Arc<VirtualClock>,
-    /// Ends it; locked by nothing.
+    /// Ends it; locked for a moment.
     pub stop: Mutex<BoxFuture<'static, ()>>,
 }
 
-/// Starts a cluster over a data directory.
+/// Starts a cluster over a data directory, with a clock.
 pub type StartCluster = Arc<
-    dyn Fn(PathBuf, ClusterSpec) -> LocalBoxFuture<'static, Result<RunningCluster, String>> + Send + Sync,
+    dyn Fn(PathBuf, ClusterSpec, Arc<VirtualClock>) -> LocalBoxFuture<'static, Result<RunningCluster, String>>
+        + Send
+        + Sync,
 >;
 
 /// How long the token of an operator's account lasts: longer than a run with a jump of the clock.
@@ -36,9 +38,11 @@ const TOKEN_SECONDS: u32 = 86_400;
 const CONTEXT: &str = "kaji-test";
 
 impl RunningCluster {
-    /// Ends it.
-    pub async fn stop(self) {
-        self.stop.into_inner().unwrap_or_else(PoisonError::into_inner).await;
+    /// Ends it; the first call does.
+    pub async fn stop(&self) {
+        let nothing = Box::pin(std::future::ready(()));
+        let stop = std::mem::replace(&mut *self.stop.lock().unwrap_or_else(PoisonError::into_inner), nothing);
+        stop.await;
     }
 
     /// An administrator's client, past the listeners.

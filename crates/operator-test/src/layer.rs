@@ -147,6 +147,19 @@ impl FaultLayer {
         self.state().fired.clone()
     }
 
+    /// The faults that have not come about.
+    #[must_use]
+    pub fn armed(&self) -> Vec<Fault> {
+        self.state().armed.clone()
+    }
+
+    /// Begins anew, with these faults: points are counted from here, and what was recorded is forgotten.
+    pub fn arm(&self, faults: Vec<Fault>) {
+        let mut state = self.state();
+        let recorder = Recorder::after(&state.recorder);
+        *state = State { recorder, armed: faults, fired: vec![], stale: None, held: vec![] };
+    }
+
     /// Whether a fault lasts, so that nothing can be said about the client yet.
     #[must_use]
     pub fn is_at_work(&self) -> bool {

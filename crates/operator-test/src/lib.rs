@@ -8,6 +8,7 @@
 //! - [`layer`]: the tower layer that brings faults about; [`listener`]: the port of the operator's process, with the layer in front.
 //! - [`scenario`]: the file of a scenario; [`plan`]: which faults are tried, and the file of a plan.
 //! - [`cluster`], [`operator`], [`api`]: the cluster of a run, the process, the API past the layer.
+//! - [`control`]: clusters that the tests of a suite share, with forks, faults and clocks, by HTTP: `kaji envtest serve`.
 //! - [`run`]: one run; [`state`]: its final state, comparable; [`explore`]: all runs; [`report`]: JUnit, JSON, timelines.
 //!
 //! What a seed fixes is which points are tried when there are more than the limit, and which faults are combined. It does not fix the
@@ -16,6 +17,7 @@
 pub mod api;
 pub mod call;
 pub mod cluster;
+pub mod control;
 pub mod explore;
 pub mod fault;
 pub mod layer;

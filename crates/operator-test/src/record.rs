@@ -62,6 +62,8 @@ pub struct Recorder {
     started: Instant,
     counts: BTreeMap<(String, String, String), u32>,
     records: Vec<Record>,
+    /// The place of the first record.
+    first: usize,
     notes: Vec<Note>,
     /// Requests but watches, and those of leases.
     requests: u64,
@@ -79,11 +81,18 @@ impl Recorder {
             started: now,
             counts: BTreeMap::new(),
             records: Vec::new(),
+            first: 0,
             notes: Vec::new(),
             requests: 0,
             last_write: now,
             leases: BTreeSet::new(),
         }
+    }
+
+    /// Nothing yet, after another one: places of that one are none of this.
+    #[must_use]
+    pub fn after(former: &Recorder) -> Recorder {
+        Recorder { first: former.first + former.records.len(), ..Recorder::new() }
     }
 
     /// Counts a request or event.
@@ -131,11 +140,12 @@ impl Recorder {
             fault: None,
             counts_as_write: call.writes() && !call.is_background(),
         });
-        Some(self.records.len() - 1)
+        Some(self.first + self.records.len() - 1)
     }
 
     /// Changes a record.
     pub fn change(&mut self, place: Option<usize>, change: impl FnOnce(&mut Record)) {
+        let place = place.and_then(|place| place.checked_sub(self.first));
         if let Some(record) = place.and_then(|place| self.records.get_mut(place)) {
             change(record);
         }

@@ -160,7 +160,8 @@ impl Bench {
         directory: PathBuf,
     ) -> Result<Bench, TestError> {
         let base = directory.join("base");
-        let cluster = start(base.clone(), scenario.cluster.clone()).await.map_err(TestError::Start)?;
+        let cluster = start(base.clone(), scenario.cluster.clone(), Arc::default());
+        let cluster = cluster.await.map_err(TestError::Start)?;
         let setup = async {
             let admin =
                 write_kubeconfig(&cluster, &cluster.url, None, &directory.join("base.kubeconfig")).await?;
@@ -186,7 +187,7 @@ impl Bench {
             .map_err(|source| TestError::File { path: directory.clone(), source })?;
         let forked = tokio::task::spawn_blocking(move || forks::fork(&from, &to)).await;
         forked.map_err(|error| TestError::Task(error.to_string()))??;
-        let cluster = (self.start)(directory.join("data"), self.scenario.cluster.clone());
+        let cluster = (self.start)(directory.join("data"), self.scenario.cluster.clone(), Arc::default());
         let cluster = cluster.await.map_err(TestError::Start)?;
         let outcome = self.run_in(&cluster, &directory, faults).await;
         cluster.stop().await;

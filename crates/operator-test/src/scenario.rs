@@ -60,11 +60,14 @@ pub struct ClusterSpec {
     pub controllers: Vec<String>,
     /// Simulated nodes.
     pub nodes: u16,
+    /// Without the controller of service accounts pods need none, as in envtest. Scenarios have what a whole cluster has.
+    #[serde(skip)]
+    pub pods_without_accounts: bool,
 }
 
 impl Default for ClusterSpec {
     fn default() -> ClusterSpec {
-        ClusterSpec { controllers: vec!["*".into()], nodes: 1 }
+        ClusterSpec { controllers: vec!["*".into()], nodes: 1, pods_without_accounts: false }
     }
 }
 

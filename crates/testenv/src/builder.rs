@@ -1,22 +1,28 @@
 //! Builds a cluster for a test.
 
 use crate::{Error, TestEnv};
-use kaji::{Cluster, Nodes, Options, Selection, Serving, StoreKind, VirtualClock};
+use kaji::{Clock, Cluster, Nodes, Options, Selection, Serving, StoreKind, VirtualClock};
 use std::{
     net::{Ipv4Addr, SocketAddr},
+    path::Path,
     sync::Arc,
 };
+use tempfile::TempDir;
 
 /// Reserved for documentation: an address that the `kubernetes` service may name and that no host has.
 const UNREACHABLE: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(Ipv4Addr::new(192, 0, 2, 1)), 6443);
+
+/// Below the temporary directory.
+pub(crate) const DATA: &str = "data";
 
 /// What a cluster is to have besides its API.
 #[derive(Clone, Debug, Default)]
 pub struct Builder {
     controllers: Vec<String>,
     nodes: u16,
-    listen: bool,
-    clock: Option<Arc<VirtualClock>>,
+    pub(crate) listen: bool,
+    pub(crate) clock: Option<Arc<VirtualClock>>,
+    forkable: bool,
 }
 
 impl Builder {
@@ -52,11 +58,38 @@ impl Builder {
         self
     }
 
+    /// Keeps the objects in a temporary directory, so that [`TestEnv::fork`] makes clusters that begin as this one is.
+    #[must_use]
+    pub fn forkable(mut self) -> Builder {
+        self.forkable = true;
+        self
+    }
+
     /// Starts it; ready to be used when this resolves.
     ///
     /// # Errors
     /// For a control loop that there is not, and when the cluster does not start.
     pub async fn start(self) -> Result<TestEnv, Error> {
+        let directory = self.forkable.then(tempfile::tempdir).transpose()?;
+        self.start_in(directory).await
+    }
+
+    /// A fork of the cluster of this builder, which is over `source`.
+    pub(crate) async fn fork(mut self, source: &Path) -> Result<TestEnv, Error> {
+        if let Some(clock) = self.clock.as_deref() {
+            let own = VirtualClock::default();
+            own.advance(clock.ahead());
+            self.clock = Some(Arc::new(own));
+        }
+        let directory = tempfile::tempdir()?;
+        let (from, to) = (source.to_owned(), directory.path().join(DATA));
+        let forked = tokio::task::spawn_blocking(move || kaji_storage::forks::fork(&from, &to)).await;
+        forked.map_err(|error| Error::Fork(error.to_string()))?.map_err(|e| Error::Fork(e.to_string()))?;
+        self.start_in(Some(directory)).await
+    }
+
+    async fn start_in(self, directory: Option<TempDir>) -> Result<TestEnv, Error> {
+        let builder = self.clone();
         let mut names = self.controllers;
         if self.nodes > 0 {
             // It takes the taint off nodes that have become ready.
@@ -69,11 +102,12 @@ impl Builder {
             nodes: if self.nodes == 0 { Nodes::None } else { Nodes::Simulated(self.nodes) },
             controllers: true,
             selection,
-            serving: Serving { local: !self.listen, ephemeral: true, ..Serving::default() },
-            store: StoreKind::Memory,
-            clock: self.clock.clone(),
-            // Neither objects nor certificates go there.
-            ..Options::new("")
+            // A fork has the keys of its source.
+            serving: Serving { local: !self.listen, ephemeral: directory.is_none(), ..Serving::default() },
+            store: if directory.is_some() { StoreKind::Disk } else { StoreKind::Memory },
+            clock: self.clock,
+            // Without a directory neither objects nor certificates go there.
+            ..Options::new(directory.as_ref().map_or_else(Default::default, |dir| dir.path().join(DATA)))
         };
         if !options.selection.includes("serviceaccount-controller") {
             // Without the controller the service accounts that pods need are missing. Upstream's integration tests disable
@@ -81,6 +115,6 @@ impl Builder {
             options.admission.disable.push("ServiceAccount".into());
         }
         let cluster = Cluster::start(options).await?;
-        Ok(TestEnv { cluster, listening: self.listen, clock: self.clock })
+        Ok(TestEnv { cluster, builder, directory })
     }
 }

@@ -1,8 +1,11 @@
-//! Packages for npm: one a platform with the program, and one that depends on them optionally and starts the program that npm has installed.
+//! Packages for npm: one a platform with the program, and one that depends on them optionally and starts the program that npm has installed,
+//! and has the helper for tests.
 
 use super::{Error, LICENSE, NAME, Release, SUMMARY, Target, archive, layout::File};
 use serde_json::{Map, Value, json};
 
+/// The helper for tests.
+const ENVTEST: &str = include_str!("../../../packaging/npm/envtest.js");
 const LAUNCHER: &str = r#"#!/usr/bin/env node
 "use strict";
 const { spawn } = require("node:child_process");
@@ -47,13 +50,18 @@ pub fn write_launcher(release: &Release, targets: impl Iterator<Item = Target>) 
         targets.map(|target| (platform(target), json!(release.version))).collect();
     let package = json!({
         "name": NAME, "version": release.version, "description": SUMMARY, "license": LICENSE,
-        "bin": {NAME: "bin/kaji.js"}, "files": ["bin"], "engines": {"node": ">=18"},
+        "bin": {NAME: "bin/kaji.js"}, "files": ["bin", "envtest.js"], "engines": {"node": ">=18"},
+        "exports": {"./envtest": "./envtest.js", "./package.json": "./package.json"},
         "optionalDependencies": platforms,
     });
     write(
         release,
         NAME,
-        vec![File::program("bin/kaji.js", LAUNCHER), File::new("package.json", text(&package))],
+        vec![
+            File::program("bin/kaji.js", LAUNCHER),
+            File::new("envtest.js", ENVTEST),
+            File::new("package.json", text(&package)),
+        ],
     )
 }
 

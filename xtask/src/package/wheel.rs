@@ -1,4 +1,5 @@
-//! A wheel that carries the program, for `pip install` and `pipx run`: the binary distribution format of Python packages.
+//! A wheel that carries the program, for `pip install` and `pipx run`, and the plug-in for pytest: the binary distribution format of Python
+//! packages.
 
 use super::{DESCRIPTION, Error, LICENSE, NAME, Release, SUMMARY, Target, layout::File};
 use base64::{Engine, engine::general_purpose::URL_SAFE_NO_PAD};
@@ -8,6 +9,12 @@ use std::{
     io::{Cursor, Write as _},
 };
 use zip::{CompressionMethod, DateTime, ZipWriter, write::SimpleFileOptions};
+
+/// The package with the plug-in for pytest.
+const PLUGIN: [(&str, &str); 2] = [
+    ("kaji_pytest/__init__.py", include_str!("../../../packaging/python/kaji_pytest/__init__.py")),
+    ("kaji_pytest/plugin.py", include_str!("../../../packaging/python/kaji_pytest/plugin.py")),
+];
 
 /// Writes the wheel of a target.
 ///
@@ -32,7 +39,10 @@ pub fn write(release: &Release, target: &Target, program: &[u8]) -> Result<(), E
             format!("{info}/WHEEL"),
             format!("Wheel-Version: 1.0\nGenerator: kaji xtask\nRoot-Is-Purelib: false\n{tags}"),
         ),
+        // pytest loads it wherever it is installed.
+        File::new(format!("{info}/entry_points.txt"), "[pytest11]\nkaji = kaji_pytest.plugin\n"),
     ];
+    files.extend(PLUGIN.map(|(path, text)| File::new(path, text)));
     let mut record = String::new();
     for File { path, bytes, .. } in &files {
         let _ = writeln!(
