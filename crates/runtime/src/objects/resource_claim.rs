@@ -109,3 +109,21 @@ impl Projection for ResourceClaimTemplate {
         &self.metadata
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::ResourceClaim;
+
+    #[test]
+    fn devices_may_be_reported_without_conditions() {
+        let device = |conditions: &str| {
+            let text =
+                format!(r#"{{"status": {{"devices": [{{"driver": "d", "device": "a"{conditions}}}]}}}}"#);
+            let claim: ResourceClaim = serde_json::from_str(&text).unwrap();
+            claim.status.devices[0].conditions.len()
+        };
+        assert_eq!(device(""), 0);
+        assert_eq!(device(r#", "conditions": null"#), 0);
+        assert_eq!(device(r#", "conditions": [{"type": "Ready", "status": "True"}]"#), 1);
+    }
+}
