@@ -21,6 +21,8 @@ const EVICTION_INODES: u64 = 5;
 const OPEN_FILES: u64 = 4096;
 /// A few for each pod that watches files; distributions have 128.
 const INOTIFY_INSTANCES: u64 = 512;
+/// What limits of containers need of cgroups.
+const CONTROLLERS: [&str; 4] = ["cpu", "cpuset", "memory", "pids"];
 /// 2025-01-01: no clock that is set shows less, in seconds since 1970.
 const OLDEST: u64 = 1_735_689_600;
 /// By how much a clock may differ from another machine's that has written a file, in seconds.
@@ -76,6 +78,8 @@ pub struct Machine {
     pub proc: PathBuf,
     /// `/etc`
     pub etc: PathBuf,
+    /// Where cgroups are mounted.
+    pub cgroups: PathBuf,
     /// Where programs are.
     pub programs: Vec<PathBuf>,
 }
@@ -84,7 +88,7 @@ impl Machine {
     /// This machine; `search` is the variable `PATH`.
     pub fn this(search: Option<&std::ffi::OsStr>) -> Machine {
         let programs = search.map(|search| std::env::split_paths(search).collect()).unwrap_or_default();
-        Machine { proc: "/proc".into(), etc: "/etc".into(), programs }
+        Machine { proc: "/proc".into(), etc: "/etc".into(), cgroups: "/sys/fs/cgroup".into(), programs }
     }
 
     fn number(&self, name: &str) -> Option<u64> {
@@ -134,7 +138,58 @@ impl Machine {
                 "install the package uidmap (Debian) or shadow-utils (Fedora)",
             ),
         });
+        if !self.proc.join("sys/net/bridge/bridge-nf-call-iptables").exists() {
+            findings.push(Finding::warning(
+                "network of pods",
+                "the kernel does not filter packets of bridges",
+                "modprobe br_netfilter, as root; until then nodes are simulated",
+            ));
+        }
+        findings.push(self.delegation());
         findings
+    }
+
+    /// Whether the caller's cgroup is its own: limits of containers need that.
+    fn delegation(&self) -> Finding {
+        const SUBJECT: &str = "limits without root";
+        let own = fs::read_to_string(self.proc.join("self/cgroup")).unwrap_or_default();
+        let own = own.lines().find_map(|line| line.strip_prefix("0::/")).map(|path| self.cgroups.join(path));
+        let writable = |path: &Path| rustix::fs::access(path, rustix::fs::Access::WRITE_OK).is_ok();
+        match own {
+            Some(own) if writable(&own) && writable(&own.join("cgroup.subtree_control")) => {
+                Finding::good(SUBJECT, "the cgroup is delegated")
+            }
+            _ => Finding::warning(
+                SUBJECT,
+                "no cgroup of version 2 is delegated: containers run without limits",
+                "systemd-run --user --scope -p Delegate=yes kaji up",
+            ),
+        }
+    }
+
+    /// Which cgroups there are, and whether they have what limits of containers need.
+    pub fn cgroup_controllers(&self) -> Finding {
+        const SUBJECT: &str = "cgroups";
+        let Ok(present) = fs::read_to_string(self.cgroups.join("cgroup.controllers")) else {
+            return match self.cgroups.join("memory").is_dir() {
+                true => Finding::good(SUBJECT, "version 1; without root limits need version 2"),
+                false => Finding::warning(
+                    SUBJECT,
+                    format!("none are mounted at {}", self.cgroups.display()),
+                    "mount -t cgroup2 none /sys/fs/cgroup, as root; until then nodes are simulated",
+                ),
+            };
+        };
+        let present: Vec<&str> = present.split_whitespace().collect();
+        let missing: Vec<&str> = CONTROLLERS.iter().copied().filter(|name| !present.contains(name)).collect();
+        match missing.as_slice() {
+            [] => Finding::good(SUBJECT, "version 2, with all controllers that are needed"),
+            missing => Finding::warning(
+                SUBJECT,
+                format!("version 2, without {}: limits of these do not count", missing.join(", ")),
+                "on the kernel's command line: cgroup_enable=memory cgroup_enable=cpuset (Raspberry Pi), or no cgroup_disable=",
+            ),
+        }
     }
 
     /// Limits that many pods reach.
@@ -308,6 +363,7 @@ mod tests {
         let machine = Machine {
             proc: root.path().join("proc"),
             etc: root.path().join("etc"),
+            cgroups: root.path().join("cgroup"),
             programs: vec![root.path().join("bin")],
         };
         let write = |path: &str, text: &str| {
@@ -322,18 +378,56 @@ mod tests {
         write("bin/newuidmap", "");
         write("bin/newgidmap", "");
         found += &lines(&machine.without_root("ann", 1000));
+        write("proc/sys/net/bridge/bridge-nf-call-iptables", "1\n");
+        write("proc/self/cgroup", "0::/user.slice\n");
+        write("cgroup/user.slice/cgroup.subtree_control", "");
+        found += &lines(&machine.without_root("ann", 1000));
         write("proc/sys/user/max_user_namespaces", "0\n");
         found += &lines(&machine.without_root("ann", 1000));
         expect_test::expect![[r#"
             Good containers without root: user namespaces are not forbidden (-)
             Warning users of containers: /etc/subuid or /etc/subgid has no range of ann: containers have one user, root (usermod --add-subuids 100000-165535 --add-subgids 100000-165535 ann, as root)
+            Warning network of pods: the kernel does not filter packets of bridges (modprobe br_netfilter, as root; until then nodes are simulated)
+            Warning limits without root: no cgroup of version 2 is delegated: containers run without limits (systemd-run --user --scope -p Delegate=yes kaji up)
             Good containers without root: user namespaces are not forbidden (-)
             Warning users of containers: newuidmap or newgidmap is missing: containers have one user, root (install the package uidmap (Debian) or shadow-utils (Fedora))
+            Warning network of pods: the kernel does not filter packets of bridges (modprobe br_netfilter, as root; until then nodes are simulated)
+            Warning limits without root: no cgroup of version 2 is delegated: containers run without limits (systemd-run --user --scope -p Delegate=yes kaji up)
             Good containers without root: user namespaces are not forbidden (-)
             Good users of containers: a range of subordinate ids (-)
+            Warning network of pods: the kernel does not filter packets of bridges (modprobe br_netfilter, as root; until then nodes are simulated)
+            Warning limits without root: no cgroup of version 2 is delegated: containers run without limits (systemd-run --user --scope -p Delegate=yes kaji up)
+            Good containers without root: user namespaces are not forbidden (-)
+            Good users of containers: a range of subordinate ids (-)
+            Good limits without root: the cgroup is delegated (-)
             Warning containers without root: /proc/sys/user/max_user_namespaces forbids user namespaces (sysctl user.max_user_namespaces=10000, as root; until then nodes are simulated)
         "#]]
         .assert_eq(&found);
+    }
+
+    #[test]
+    fn says_which_cgroups_there_are() {
+        let root = tempfile::tempdir().unwrap();
+        let cgroups = root.path().join("cgroup");
+        let machine = Machine {
+            proc: root.path().join("proc"),
+            etc: root.path().join("etc"),
+            cgroups: cgroups.clone(),
+            programs: vec![],
+        };
+        let mut found = vec![machine.cgroup_controllers()];
+        fs::create_dir_all(cgroups.join("memory")).unwrap();
+        found.push(machine.cgroup_controllers());
+        fs::write(cgroups.join("cgroup.controllers"), "cpu io pids\n").unwrap();
+        found.push(machine.cgroup_controllers());
+        fs::write(cgroups.join("cgroup.controllers"), "cpuset cpu io memory pids\n").unwrap();
+        found.push(machine.cgroup_controllers());
+        expect_test::expect![[r#"
+            Warning cgroups: none are mounted at /cgroup (mount -t cgroup2 none /sys/fs/cgroup, as root; until then nodes are simulated)
+            Good cgroups: version 1; without root limits need version 2 (-)
+            Warning cgroups: version 2, without cpuset, memory: limits of these do not count (on the kernel's command line: cgroup_enable=memory cgroup_enable=cpuset (Raspberry Pi), or no cgroup_disable=)
+            Good cgroups: version 2, with all controllers that are needed (-)
+        "#]].assert_eq(&lines(&found).replace(&*root.path().to_string_lossy(), ""));
     }
 
     #[test]

@@ -47,6 +47,7 @@ pub fn doctor(args: Doctor) -> Result<ExitCode, Box<dyn Error>> {
     }
     let machine = Machine::this(std::env::var_os("PATH").as_deref());
     findings.extend(machine.limits());
+    findings.push(machine.cgroup_controllers());
     findings.extend(containers(&machine, &directories));
     let mut out = std::io::stdout().lock();
     match args.output {
@@ -78,13 +79,12 @@ fn containers(machine: &Machine, directories: &ClusterDirectories) -> Vec<Findin
         let name = std::env::var("USER").unwrap_or_else(|_| user.as_raw().to_string());
         return machine.without_root(&name, user.as_raw());
     }
-    match requirements::Machine::default().can_run_containers(directories.base()) {
-        Ok(()) => vec![Finding::good(SUBJECT, "this machine can be a node")],
-        Err(reason) => {
-            let advice = "mend this, or leave it: nodes are simulated then, and no container runs";
-            vec![Finding::warning(SUBJECT, reason, advice)]
-        }
+    let missing = requirements::Machine::default().missing(directories.base());
+    if missing.is_empty() {
+        return vec![Finding::good(SUBJECT, "this machine can be a node")];
     }
+    let advice = "mend this, or leave it: nodes are simulated then, and no container runs";
+    missing.into_iter().map(|reason| Finding::warning(SUBJECT, reason, advice)).collect()
 }
 
 fn show(out: &mut impl Write, findings: &[Finding]) -> std::io::Result<()> {

@@ -37,24 +37,29 @@ impl Machine {
     /// # Errors
     /// The first thing that is missing, for one line.
     pub fn can_run_containers(&self, data_dir: &Path) -> Result<(), String> {
-        self.has_rights()?;
-        self.has_cgroups()?;
-        if !self.has_modules() {
+        self.missing(data_dir).into_iter().next().map_or(Ok(()), Err)
+    }
+
+    /// All that is missing for a node with this data directory, a line each. Modules of the kernel are loaded if nothing else is.
+    pub fn missing(&self, data_dir: &Path) -> Vec<String> {
+        let mut missing: Vec<String> =
+            [self.has_rights(), self.has_cgroups()].into_iter().filter_map(Result::err).collect();
+        if missing.is_empty() && !self.has_modules() {
             load_modules();
         }
         if !self.has_overlays() {
-            return Err("the kernel has no overlay file systems (modprobe overlay)".into());
+            missing.push("the kernel has no overlay file systems (modprobe overlay)".into());
         }
         if !self.has_bridge_filter() {
-            return Err("the kernel does not filter packets of bridges (modprobe br_netfilter)".into());
+            missing.push("the kernel does not filter packets of bridges (modprobe br_netfilter)".into());
         }
         if on_overlay(data_dir) {
-            return Err(format!(
+            missing.push(format!(
                 "{} is on an overlay file system, which cannot hold layers of containers; --data-dir names another directory",
                 data_dir.display()
             ));
         }
-        Ok(())
+        missing
     }
 
     fn has_rights(&self) -> Result<(), String> {
@@ -140,11 +145,9 @@ mod tests {
         }
         change(root.path());
         let data_dir = machine.proc.join("data/of/a/cluster");
-        machine
-            .can_run_containers(&data_dir)
-            .err()
-            .unwrap_or_default()
-            .replace(&*root.path().to_string_lossy(), "")
+        let missing = machine.missing(&data_dir);
+        assert_eq!(machine.can_run_containers(&data_dir).err(), missing.first().cloned());
+        missing.join("; ").replace(&*root.path().to_string_lossy(), "")
     }
 
     #[test]
@@ -156,12 +159,17 @@ mod tests {
             reason(status("Uid:\t0\t0\t0\t0\nCapEff:\t00000000a80425fb\n")),
             reason(status("Uid:\t0\t0\t0\t0\nCapEff:\t0000000000200000\n")),
             reason(|root| fs::remove_dir_all(root.join("cgroup")).unwrap()),
+            reason(|root| {
+                fs::remove_dir_all(root.join("cgroup")).unwrap();
+                fs::remove_dir_all(root.join("proc")).unwrap();
+            }),
         ];
         expect_test::expect![[r#"
             containers need root
             containers need CAP_SYS_ADMIN, which a container has only if it is privileged
             containers need CAP_NET_ADMIN, which a container has only if it is privileged
-            no cgroups are mounted at /cgroup"#]]
+            no cgroups are mounted at /cgroup
+            containers need root; no cgroups are mounted at /cgroup; the kernel has no overlay file systems (modprobe overlay); the kernel does not filter packets of bridges (modprobe br_netfilter)"#]]
         .assert_eq(&all.join("\n"));
     }
 }
