@@ -164,6 +164,11 @@ impl Discovery {
         self.resources.iter().any(|r| r.group == group && r.plural == plural)
     }
 
+    /// Whether a group has any resource.
+    pub fn serves(&self, group: &str) -> bool {
+        self.resources.iter().any(|r| r.group == group)
+    }
+
     /// The resource of objects of a kind.
     pub fn of_kind(&self, api_version: &str, kind: &str) -> Option<&Resource> {
         let group = api_version.split_once('/').map_or("", |(group, _)| group);

@@ -10,6 +10,7 @@ mod claim;
 mod containers;
 mod decisions;
 mod deletion;
+mod eviction;
 mod gang;
 mod node;
 mod pod_volumes;
@@ -64,6 +65,7 @@ questions! {
     kind!("Pod") => scheduling,
     kind!("Pod") => pod_volumes,
     kind!("Pod") => containers,
+    kind!("Pod") => eviction,
     has_pod_template => workload,
     kind!("Service") => service,
     kind!("PersistentVolumeClaim") => claim,

@@ -9,6 +9,7 @@ mod request;
 pub use request::Request;
 
 use crate::{
+    names::nearest,
     reader::Reader,
     report::{Cause, Sort},
 };
@@ -47,6 +48,21 @@ impl Rights {
         self.roles.iter().find(|role| {
             object::kind(role) == kind && object::name(role) == name && object::namespace(role) == namespace
         })
+    }
+
+    /// The role that a binding to one that does not exist may mean: of the other kind, or with nearly the same name.
+    fn like(&self, binding: &Value) -> String {
+        let (kind, name) = (str_at(binding, &["roleRef", "kind"]), str_at(binding, &["roleRef", "name"]));
+        let place = object::namespace(binding);
+        let usable = |role: &&Value| {
+            object::kind(role) == "ClusterRole" || (!place.is_empty() && object::namespace(role) == place)
+        };
+        let usable: Vec<&Value> = self.roles.iter().filter(usable).collect();
+        if let Some(other) = usable.iter().find(|role| object::name(role) == name) {
+            return format!(", but {} {name} does", object::kind(other));
+        }
+        let names = usable.iter().filter(|role| object::kind(role) == kind).map(|role| object::name(role));
+        nearest(name, names).map_or_else(String::new, |near| format!(", but {kind} {near} does"))
     }
 }
 

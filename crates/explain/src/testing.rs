@@ -37,6 +37,14 @@ const RESOURCES: &[(&str, &str, &str, &str, bool)] = &[
         "certificates.k8s.io/v1",
         false,
     ),
+    (
+        "customresourcedefinitions",
+        "customresourcedefinition",
+        "CustomResourceDefinition",
+        "apiextensions.k8s.io/v1",
+        false,
+    ),
+    ("guards", "guard", "Guard", "acme.example.com/v1", true),
     ("apiservices", "apiservice", "APIService", "apiregistration.k8s.io/v1", false),
     (
         "validatingwebhookconfigurations",
@@ -45,6 +53,8 @@ const RESOURCES: &[(&str, &str, &str, &str, bool)] = &[
         "admissionregistration.k8s.io/v1",
         false,
     ),
+    ("nodes", "", "NodeMetrics", "metrics.k8s.io/v1beta1", false),
+    ("pods", "", "PodMetrics", "metrics.k8s.io/v1beta1", true),
     ("podgroups", "podgroup", "PodGroup", "scheduling.k8s.io/v1beta1", true),
     ("refusals", "refusal", "Refusal", "kaji.dev/v1alpha1", true),
     ("decisions", "decision", "Decision", "kaji.dev/v1alpha1", true),
@@ -64,11 +74,18 @@ const RESOURCES: &[(&str, &str, &str, &str, bool)] = &[
 pub struct Fixture {
     objects: Vec<Value>,
     forbidden: Vec<&'static str>,
+    not_served: Vec<&'static str>,
+    stale: Vec<&'static str>,
 }
 
 /// Of objects `{"kind": ..., "name": ..., ...}` in the namespace `d`; other members are those of the object.
 pub fn fixture(objects: &[Value]) -> Fixture {
-    Fixture { objects: objects.iter().map(complete).collect(), forbidden: vec![] }
+    Fixture {
+        objects: objects.iter().map(complete).collect(),
+        forbidden: vec![],
+        not_served: vec![],
+        stale: vec![],
+    }
 }
 
 fn complete(object: &Value) -> Value {
@@ -95,6 +112,18 @@ impl Fixture {
         self
     }
 
+    /// The group is not served.
+    pub fn not_serving(mut self, group: &'static str) -> Self {
+        self.not_served.push(group);
+        self
+    }
+
+    /// The extension server of the group does not answer.
+    pub fn stale(mut self, group: &'static str) -> Self {
+        self.stale.push(group);
+        self
+    }
+
     /// The explanation of an object, as text.
     pub async fn why(&self, subject: &str) -> String {
         let subject = Subject::parse(&[subject.to_owned()]).unwrap();
@@ -112,7 +141,16 @@ impl Fixture {
 
     fn answer(&self, path: &str) -> Result<Value, Refusal> {
         if matches!(path, "/api" | "/apis") {
-            return Ok(discovery(path == "/api"));
+            let mut document = discovery(path == "/api");
+            if let Some(items) = document["items"].as_array_mut() {
+                if path == "/apis" {
+                    items.extend(self.stale.iter().map(|name| {
+                        json!({"metadata": {"name": name}, "versions": [{"version": "v1", "freshness": "Stale"}]})
+                    }));
+                }
+                items.retain(|group| !self.not_served.iter().any(|name| group["metadata"]["name"] == *name));
+            }
+            return Ok(document);
         }
         if self.forbidden.iter().any(|part| path.contains(part)) {
             return Err(Refusal::Forbidden(format!("{} is forbidden", path.split('?').next().unwrap())));

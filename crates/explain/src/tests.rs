@@ -1,6 +1,7 @@
 //! Explanations of broken objects, in full.
 
 mod decisions;
+mod near_misses;
 
 use crate::testing::fixture;
 use expect_test::expect;
@@ -403,7 +404,8 @@ async fn tells_autoscalers_and_certificates() {
         json!({"kind": "Pod", "name": "web-1", "metadata": {"labels": {"app": "web"}}, "spec": {"containers": [{"name": "c"}]}}),
         request("waits", "kubernetes.io/kube-apiserver-client", "Unknown"),
         request("typo", "kubernetes.io/kube-apiserver-clients", "True"),
-    ]);
+    ])
+    .not_serving("metrics.k8s.io");
     let mut text = server.why("horizontalpodautoscaler/web").await;
     for name in ["waits", "typo"] {
         text += &server.why(&format!("certificatesigningrequest/{name}")).await;
@@ -411,7 +413,7 @@ async fn tells_autoscalers_and_certificates() {
     expect![[r#"
         HorizontalPodAutoscaler d/web: it does not scale
           known    condition ScalingActive is False (FailedGetResourceMetric): the HPA was unable to compute the replica count: failed to get cpu utilization
-          known    no APIService serves metrics.k8s.io
+          known    the server does not serve metrics.k8s.io
           known    containers without a request of cpu: c of web-1
           fix      install a metrics adapter that serves metrics.k8s.io
           fix      set resources.requests.cpu in the template: utilization is a part of the request
@@ -485,8 +487,8 @@ async fn finds_the_binding_that_nearly_allows_a_request() {
                    kubectl create rolebinding list-pods -n d --role=list-pods --user=bobb
         eve may not get pods in the namespace d: no role that is bound to the user allows it
           known    user eve in the groups system:authenticated
-          known    RoleBinding d/dangling binds Role raeder: Role raeder does not exist
-          nearest  RoleBinding d/dangling: Role raeder does not exist
+          known    RoleBinding d/dangling binds Role raeder: Role raeder does not exist, but Role reader does
+          nearest  RoleBinding d/dangling: Role raeder does not exist, but Role reader does
           fix      create Role raeder, or bind another one (roleRef is immutable: delete and create the binding)
           fix      kubectl create role get-pods -n d --verb=get --resource=pods
                    kubectl create rolebinding get-pods -n d --role=get-pods --user=eve

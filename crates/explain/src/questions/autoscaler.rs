@@ -1,7 +1,9 @@
 //! An autoscaler that does nothing: its target, its metrics, and where they come from.
 
 use crate::{
-    case::{Case, condition_is, tell},
+    case::{Case, condition_is, is_finished, tell},
+    names::nearest,
+    paths,
     reader::Found,
     report::{Cause, Sort, some},
 };
@@ -20,6 +22,13 @@ pub async fn causes(case: &Case<'_>) -> Vec<Cause> {
     let mut conditions = vec![];
     for sort in ["AbleToScale", "ScalingActive"] {
         conditions.extend(condition_is(case.object, sort, "False"));
+    }
+    if arr_at(case.object, &["status", "conditions"]).is_empty() {
+        let cause = Cause::new(Sort::Autoscaling, "nothing has looked at it yet")
+            .known("its status has no conditions");
+        return vec![
+            cause.inferred("the autoscaling controller looks every 15 s; it is late, or does not run"),
+        ];
     }
     if conditions.is_empty() {
         return limited(case);
@@ -41,7 +50,7 @@ pub async fn causes(case: &Case<'_>) -> Vec<Cause> {
         Found::Absent => {
             let cause = cause.known(format!("its target {kind} {name} does not exist"));
             let others = case.reader.list(&resource.path(case.namespace(), "")).await.unwrap_or_default();
-            let near = crate::names::nearest(name, others.iter().map(object::name));
+            let near = nearest(name, others.iter().map(object::name));
             let cause = cause.nearest_if(near.map(|near| format!("{kind} {near}")));
             return vec![cause.fix("correct spec.scaleTargetRef.name")];
         }
@@ -79,9 +88,10 @@ async fn metrics(case: &Case<'_>, mut cause: Cause, target: &Value) -> Cause {
             case.reader.list("/apis/apiregistration.k8s.io/v1/apiservices").await.unwrap_or_default();
         let mut of_group =
             services.iter().filter(|service| str_at(service, &["spec", "group"]) == group).peekable();
-        if of_group.peek().is_none() {
+        // A server may serve the group itself, without an APIService.
+        if of_group.peek().is_none() && !case.discovery.serves(group) {
             cause = cause
-                .known(format!("no APIService serves {group}"))
+                .known(format!("the server does not serve {group}"))
                 .fix(format!("install a metrics adapter that serves {group}"));
         }
         for service in of_group.filter(|service| condition_is(service, "Available", "False").is_some()) {
@@ -97,18 +107,21 @@ async fn metrics(case: &Case<'_>, mut cause: Cause, target: &Value) -> Cause {
         return cause;
     };
     let pods = case.all_beside("v1", "pods").await.unwrap_or_default();
-    let selected: Vec<&Value> = pods.iter().filter(|pod| selector.matches_object(pod)).collect();
-    for resource in resources {
-        let lacks = |pod: &Value| {
-            let containers = arr_at(pod, &["spec", "containers"]).iter();
-            containers
-                .filter(|c| at(c, &["resources", "requests", resource]).is_none())
-                .map(|c| str_at(c, &["name"]).to_owned())
-                .next()
-        };
+    let selected: Vec<&Value> =
+        pods.iter().filter(|pod| !is_finished(pod) && selector.matches_object(pod)).collect();
+    if selected.is_empty() {
+        let (kind, name) = (object::kind(target), object::name(target));
+        return cause.known(format!("{kind} {name} has no pods")).fix(format!(
+            "kaji why {}/{name} -n {}",
+            kind.to_lowercase(),
+            case.namespace()
+        ));
+    }
+    cause = containers(sources, cause, &selected);
+    for resource in &resources {
         let lacking: Vec<String> = selected
             .iter()
-            .filter_map(|pod| Some(format!("{} of {}", lacks(pod)?, object::name(pod))))
+            .filter_map(|pod| Some(format!("{} of {}", lacks(pod, resource)?, object::name(pod))))
             .collect();
         if !lacking.is_empty() {
             cause = cause
@@ -118,7 +131,53 @@ async fn metrics(case: &Case<'_>, mut cause: Cause, target: &Value) -> Cause {
                 ));
         }
     }
+    if resources.is_empty() { cause } else { without_figures(case, cause, &selected).await }
+}
+
+/// The first container of a pod without a request.
+fn lacks(pod: &Value, resource: &str) -> Option<String> {
+    let mut containers = arr_at(pod, &["spec", "containers"]).iter();
+    let found = containers.find(|c| at(c, &["resources", "requests", resource]).is_none())?;
+    Some(str_at(found, &["name"]).to_owned())
+}
+
+/// Metrics of a container that the pods do not have.
+fn containers(sources: &[Value], mut cause: Cause, pods: &[&Value]) -> Cause {
+    let names: Vec<&str> = pods
+        .iter()
+        .flat_map(|pod| arr_at(pod, &["spec", "containers"]))
+        .map(|container| str_at(container, &["name"]))
+        .collect();
+    for source in sources {
+        let wanted = str_at(source, &["containerResource", "container"]);
+        if !wanted.is_empty() && !names.contains(&wanted) {
+            let near = nearest(wanted, names.iter().copied());
+            cause = cause
+                .known(format!("its pods have no container {wanted}"))
+                .nearest_if(near.map(|near| format!("container {near}")))
+                .fix("correct spec.metrics[].containerResource.container");
+        }
+    }
     cause
+}
+
+/// Pods of which the resource metrics API has no figures.
+async fn without_figures(case: &Case<'_>, cause: Cause, pods: &[&Value]) -> Cause {
+    if !case.discovery.serves("metrics.k8s.io") {
+        return cause;
+    }
+    let path = paths::path("metrics.k8s.io/v1beta1", case.namespace(), "pods", "");
+    let Some(figures) = case.reader.list(&path).await else { return cause };
+    let has = |pod: &Value| figures.iter().any(|figure| object::name(figure) == object::name(pod));
+    let without: Vec<&str> = pods.iter().filter(|pod| !has(pod)).map(|pod| object::name(pod)).collect();
+    if without.is_empty() {
+        return cause;
+    }
+    cause.known(format!("metrics.k8s.io has no figures of {}", some(&without, NAMED))).fix(format!(
+        "kaji why pod/{} -n {}: a pod has figures half a minute after its start",
+        without[0],
+        case.namespace()
+    ))
 }
 
 /// Scaling that stops at its limits.

@@ -123,7 +123,13 @@ async fn image(case: &Case<'_>, status: &Value, spec: Option<&Value>, waiting: &
             "imagePullPolicy is Never and the node does not have the image",
             "kaji image load it on the node, or let the policy be IfNotPresent",
         )
-    } else if says(&["no such host", "dns", "resolve"]) {
+    } else if says(&[
+        "no such host",
+        "name resolution",
+        "dns error",
+        "failed to lookup",
+        "server misbehaving",
+    ]) {
         (
             "the registry's name cannot be resolved on the node",
             "correct the registry's name, or the node's DNS",

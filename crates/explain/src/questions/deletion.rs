@@ -88,6 +88,7 @@ async fn of_finalizer(case: &Case<'_>, cause: Cause, finalizer: &str) -> Cause {
                 cause = cause.known(text).fix("delete the claim");
             }
         }
+        "customresourcecleanup.apiextensions.k8s.io" => cause = instances(case, cause).await,
         "foregroundDeletion" => {
             let dependents = dependents(case).await;
             cause = match dependents.is_empty() {
@@ -149,6 +150,31 @@ async fn foreign(case: &Case<'_>, cause: Cause, finalizer: &str) -> Cause {
     }
 }
 
+/// The objects of a CustomResourceDefinition that are left.
+async fn instances(case: &Case<'_>, cause: Cause) -> Cause {
+    let spec = |path: &[&str]| str_at(case.object, &[&["spec"][..], path].concat());
+    let (group, plural) = (spec(&["group"]), spec(&["names", "plural"]));
+    let Some(resource) = case.discovery.of_kind(&format!("{group}/"), spec(&["names", "kind"])) else {
+        return cause.known(format!("{plural}.{group} is not served any more"));
+    };
+    let left = case.reader.list(&resource.path("", "")).await.unwrap_or_default();
+    let Some(first) = left.iter().find(|object| object::finalizers(object).next().is_some()) else {
+        return cause.known(format!("objects of it that are left: {}", left.len()));
+    };
+    let place = match object::namespace(first) {
+        "" => String::new(),
+        namespace => format!(" -n {namespace}"),
+    };
+    cause
+        .known(format!(
+            "objects of it that are left: {}; {} has the finalizers {}",
+            left.len(),
+            title(first),
+            object::finalizers(first).collect::<Vec<_>>().join(", ")
+        ))
+        .fix(format!("kaji why {}/{}{place}", resource.argument(), object::name(first)))
+}
+
 async fn users_of_claim(case: &Case<'_>) -> Vec<String> {
     let pods = case.all_beside("v1", "pods").await.unwrap_or_default();
     let users = pods.iter().filter(|pod| !is_finished(pod) && uses_claim(pod, case.name()));
@@ -199,6 +225,20 @@ async fn remaining(case: &Case<'_>, mut cause: Cause) -> Cause {
                 "kaji why apiservice/{0}; if its server is gone for good: kubectl delete apiservice {0}",
                 object::name(service)
             ));
+    }
+    for stale in &case.discovery.stale {
+        let (group, version) = stale.split_once('/').unwrap_or((stale, ""));
+        let is_named = |service: &Value| object::name(service) == format!("{version}.{group}");
+        if !services
+            .iter()
+            .any(|service| is_named(service) && condition_is(service, "Available", "False").is_some())
+        {
+            cause = cause
+                .known(format!(
+                    "the extension server of {stale} does not answer: its objects cannot be deleted"
+                ))
+                .fix(format!("kaji why apiservice/{version}.{group}"));
+        }
     }
     let mut left = contents(case, case.name()).await;
     left.retain(|object| object::finalizers(object).next().is_some());

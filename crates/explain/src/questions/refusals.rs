@@ -52,6 +52,15 @@ pub async fn of_missing(
         .collect()
 }
 
+/// Whether a rule of this kind has refused a write of the object.
+pub async fn by_rule(case: &Case<'_>, kind: &str) -> bool {
+    let refusals = refusals(case.reader, case.discovery, case.namespace()).await;
+    refusals.iter().any(|refusal| {
+        str_at(refusal, &["rule", "kind"]) == kind
+            && is_about(refusal, case.resource, case.namespace(), case.name())
+    })
+}
+
 /// The messages of the refusals in the namespace of an object.
 pub async fn messages(case: &Case<'_>) -> Vec<String> {
     let refusals = refusals(case.reader, case.discovery, case.namespace()).await;

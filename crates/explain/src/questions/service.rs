@@ -3,11 +3,12 @@
 use crate::{
     case::{Case, has_ready_endpoint, is_finished},
     names::nearest,
+    paths,
     report::{Cause, Sort, some},
 };
 use kaji_meta::{
     labels::Selector,
-    object::{self, arr_at, str_at, str_map_at},
+    object::{self, arr_at, i64_at, str_at, str_map_at},
 };
 use serde_json::Value;
 
@@ -20,7 +21,7 @@ pub async fn causes(case: &Case<'_>) -> Vec<Cause> {
     }
     let Some(slices) = case.endpoint_slices(case.namespace(), case.name()).await else { return vec![] };
     if has_ready_endpoint(&slices) && slices.iter().any(|slice| !arr_at(slice, &["ports"]).is_empty()) {
-        return vec![];
+        return with_endpoints(case).await;
     }
     let selector: Vec<(&str, &str)> = str_map_at(case.object, &["spec", "selector"]).collect();
     if selector.is_empty() {
@@ -31,10 +32,88 @@ pub async fn causes(case: &Case<'_>) -> Vec<Cause> {
         )];
     }
     let Some(pods) = case.all_beside("v1", "pods").await else { return vec![] };
-    vec![without_endpoints(case, &selector, &pods)]
+    vec![without_endpoints(case, &selector, &pods).await]
 }
 
-fn without_endpoints(case: &Case<'_>, selector: &[(&str, &str)], pods: &[Value]) -> Cause {
+/// What may be wrong although there are endpoints: no address outside, or a port on which nothing seems to listen.
+async fn with_endpoints(case: &Case<'_>) -> Vec<Cause> {
+    let mut causes = vec![];
+    let addresses = arr_at(case.object, &["status", "loadBalancer", "ingress"]);
+    if str_at(case.object, &["spec", "type"]) == "LoadBalancer" && addresses.is_empty() {
+        let cause = Cause::new(Sort::Endpoints, "it has no address outside of the cluster")
+            .known("status.loadBalancer.ingress is empty");
+        causes.push(match str_at(case.object, &["spec", "loadBalancerClass"]) {
+            "" => cause
+                .inferred("no controller gives addresses to load balancers in this cluster, or it fails")
+                .fix("install one (a cloud controller manager, MetalLB), or use the type NodePort"),
+            class => cause
+                .known(format!("its loadBalancerClass is {class}"))
+                .inferred("the controller of this class is not installed, or fails"),
+        });
+    }
+    let selector: Vec<(&str, &str)> = str_map_at(case.object, &["spec", "selector"]).collect();
+    // Ports of a headless service are not translated.
+    if selector.is_empty() || str_at(case.object, &["spec", "clusterIP"]) == "None" {
+        return causes;
+    }
+    let pods = case.all_beside("v1", "pods").await.unwrap_or_default();
+    let matcher = Selector::from_map(selector.iter().copied());
+    let selected: Vec<&Value> =
+        pods.iter().filter(|pod| !is_finished(pod) && matcher.matches_object(pod)).collect();
+    for text in undeclared_ports(case.object, &selected) {
+        let cause = Cause::new(Sort::Endpoints, "connections may be refused").known(text);
+        causes.push(
+            cause
+                .inferred(
+                    "nothing listens there, unless the containers listen on ports that they do not declare",
+                )
+                .fix("correct targetPort; or declare the port in the pods' template"),
+        );
+    }
+    causes
+}
+
+/// Ports of the service that lead to a number which no pod declares, where each pod declares ports.
+fn undeclared_ports(service: &Value, pods: &[&Value]) -> Vec<String> {
+    let declared = |pod: &Value, protocol: &str| -> Vec<i64> {
+        let containers =
+            ["containers", "initContainers"].into_iter().flat_map(|list| arr_at(pod, &["spec", list]));
+        let ports = containers.flat_map(|container| arr_at(container, &["ports"]));
+        ports
+            .filter(|port| self::protocol(port) == protocol)
+            .filter_map(|port| i64_at(port, &["containerPort"]))
+            .collect()
+    };
+    let ports = arr_at(service, &["spec", "ports"]).iter().filter_map(|port| {
+        let target = match port.get("targetPort") {
+            Some(target) => target.as_i64()?,
+            None => i64_at(port, &["port"])?,
+        };
+        let of_pods: Vec<Vec<i64>> = pods.iter().map(|pod| declared(pod, protocol(port))).collect();
+        let silent =
+            of_pods.is_empty() || of_pods.iter().any(|ports| ports.is_empty() || ports.contains(&target));
+        let mut all: Vec<String> = of_pods.iter().flatten().map(ToString::to_string).collect();
+        all.sort();
+        all.dedup();
+        (!silent).then(|| {
+            format!(
+                "targetPort {target} is none of the {} ports that its pods declare: {}",
+                protocol(port),
+                some(&all, NAMED)
+            )
+        })
+    });
+    ports.collect()
+}
+
+fn protocol(port: &Value) -> &str {
+    match str_at(port, &["protocol"]) {
+        "" => "TCP",
+        protocol => protocol,
+    }
+}
+
+async fn without_endpoints(case: &Case<'_>, selector: &[(&str, &str)], pods: &[Value]) -> Cause {
     let text: Vec<String> = selector.iter().map(|(key, value)| format!("{key}={value}")).collect();
     let cause = Cause::new(Sort::Endpoints, "it has no ready endpoints")
         .known(format!("its selector is {}", text.join(",")));
@@ -42,7 +121,7 @@ fn without_endpoints(case: &Case<'_>, selector: &[(&str, &str)], pods: &[Value])
     let selected: Vec<&Value> =
         pods.iter().filter(|pod| !is_finished(pod)).filter(|pod| matcher.matches_object(pod)).collect();
     if selected.is_empty() {
-        return nothing_selected(case, cause, selector, pods);
+        return nothing_selected(case, cause, selector, pods).await;
     }
     let names: Vec<&str> = selected.iter().map(|pod| object::name(pod)).collect();
     let cause = cause.known(format!("it selects {}", some(&names, NAMED)));
@@ -66,8 +145,8 @@ fn without_endpoints(case: &Case<'_>, selector: &[(&str, &str)], pods: &[Value])
     }
 }
 
-/// The pod with labels that match the most of the selector, and how they differ.
-fn nothing_selected(case: &Case<'_>, cause: Cause, selector: &[(&str, &str)], pods: &[Value]) -> Cause {
+/// The pod with labels that match the most of the selector, and how they differ; or one of another namespace.
+async fn nothing_selected(case: &Case<'_>, cause: Cause, selector: &[(&str, &str)], pods: &[Value]) -> Cause {
     let cause = cause.known(format!("no pod of the namespace {} matches it", case.namespace()));
     let matching = |pod: &Value| selector.iter().filter(|(k, v)| object::label(pod, k) == Some(*v)).count();
     let like = |pod: &Value| {
@@ -77,18 +156,10 @@ fn nothing_selected(case: &Case<'_>, cause: Cause, selector: &[(&str, &str)], po
         values.count()
     };
     let best = pods.iter().map(|pod| ((matching(pod), like(pod)), pod)).max_by_key(|(score, _)| *score);
-    let Some((score, pod)) = best else { return cause.fix("create pods with these labels") };
-    if score == (0, 0) {
-        let key = selector.iter().find(|(key, _)| object::label(pod, key).is_some());
-        let Some((key, _)) = key else {
-            return cause.fix("create pods with these labels, or correct the selector");
-        };
-        return cause.nearest(format!(
-            "{} has {key}={}",
-            object::name(pod),
-            object::label(pod, key).unwrap_or_default()
-        ));
-    }
+    let pod = match best {
+        Some((score, pod)) if score != (0, 0) => pod,
+        _ => return nothing_alike(case, cause, selector, pods).await,
+    };
     let differing: Vec<String> = selector
         .iter()
         .filter(|(key, value)| object::label(pod, key) != Some(*value))
@@ -100,6 +171,29 @@ fn nothing_selected(case: &Case<'_>, cause: Cause, selector: &[(&str, &str)], po
     cause
         .nearest(format!("pod {}: {}", object::name(pod), differing.join("; ")))
         .fix("let the selector say what the pods' template has, or the other way round")
+}
+
+/// A pod with the labels in another namespace, of those that the caller may list; or one that has a label of the selector at all.
+async fn nothing_alike(case: &Case<'_>, cause: Cause, selector: &[(&str, &str)], pods: &[Value]) -> Cause {
+    let matcher = Selector::from_map(selector.iter().copied());
+    let all = case.reader.list(&paths::path("v1", "", "pods", "")).await.unwrap_or_default();
+    if let Some(pod) = all.iter().find(|pod| !is_finished(pod) && matcher.matches_object(pod)) {
+        return cause
+            .nearest(format!(
+                "pod {} of the namespace {} has these labels",
+                object::name(pod),
+                object::namespace(pod)
+            ))
+            .fix("a service selects pods of its own namespace alone: create it there");
+    }
+    let mut labels = pods.iter().flat_map(|pod| {
+        selector.iter().filter_map(move |(key, _)| Some((object::name(pod), key, object::label(pod, key)?)))
+    });
+    match labels.next_back() {
+        Some((name, key, value)) => cause.nearest(format!("{name} has {key}={value}")),
+        None if pods.is_empty() => cause.fix("create pods with these labels"),
+        None => cause.fix("create pods with these labels, or correct the selector"),
+    }
 }
 
 /// Ports of the service that lead to a port's name which no selected pod has.

@@ -147,8 +147,13 @@ async fn locks_out_its_backend(
         return None;
     }
     let resources: Vec<&str> = strs_at(rule, &["resources"]).collect();
+    let but = if arr_at(webhook, &["matchConditions"]).is_empty() {
+        ""
+    } else {
+        ", but for what its matchConditions leave out"
+    };
     Some(format!(
-        "it is asked about the creation of {} in the namespace {namespace}, where {} runs",
+        "it is asked about the creation of {} in the namespace {namespace}, where {} runs{but}",
         resources.join(", "),
         object::name(service)
     ))

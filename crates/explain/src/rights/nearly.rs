@@ -5,6 +5,10 @@ use crate::{case::title, names::nearest};
 use kaji_meta::object::{self, arr_at, str_at, strs_at};
 use serde_json::Value;
 
+/// The verbs of requests for resources.
+const VERBS: &[&str] =
+    &["get", "list", "watch", "create", "update", "patch", "delete", "deletecollection", "*"];
+
 /// What differs; smaller distances are nearer.
 pub struct Nearly {
     pub distance: usize,
@@ -39,7 +43,7 @@ impl Nearly {
         if named && role.is_none() {
             return make(
                 0,
-                format!("{kind} {name} does not exist"),
+                format!("{kind} {name} does not exist{}", rights.like(binding)),
                 Some(format!(
                     "create {kind} {name}, or bind another one (roleRef is immutable: delete and create the binding)"
                 )),
@@ -111,9 +115,16 @@ fn subject_differs(subject: &Value, binding: &Value, request: &Request) -> Optio
         ("User", Some((_, wanted))) if name == wanted => {
             Some(format!("its subject is the User {name}, not a ServiceAccount"))
         }
+        ("Group", None) if name == request.user => {
+            Some(format!("its subject is the Group {name}, not a User"))
+        }
+        ("Group", _) => {
+            let near = nearest(name, request.groups.iter().map(String::as_str))?;
+            Some(format!("its subject is the group {name}, not {near}"))
+        }
         ("User", None) => nearest(&request.user, [name])
             .map(|near| format!("its subject is the user {near}, not {}", request.user)),
-        ("ServiceAccount" | "Group", None) if name == request.user => {
+        ("ServiceAccount", None) if name == request.user => {
             Some(format!("its subject is the {kind} {name}, not a User"))
         }
         _ => None,
@@ -136,7 +147,9 @@ fn rule_differs(rule: &Value, request: &Request) -> Option<(usize, String)> {
     let resource = resources.iter().any(|is| *is == "*" || *is == full);
     let mut differences = vec![];
     if !has(rule, "verbs", &request.verb) {
-        differences.push(format!("allows {}, not {}", list("verbs"), request.verb));
+        let misspelt = nearest(&request.verb, strs_at(rule, &["verbs"]).filter(|verb| !VERBS.contains(verb)));
+        let misspelt = misspelt.map_or_else(String::new, |verb| format!(" ({verb} is no verb)"));
+        differences.push(format!("allows {}, not {}{misspelt}", list("verbs"), request.verb));
     }
     if !resource {
         let singular = |is: &&&str| format!("{is}s") == full || format!("{is}es") == full;
