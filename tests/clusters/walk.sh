@@ -43,11 +43,21 @@ is "its log" 0 "kaji stop a stops the cluster" "$KAJI" logs a
 is "the last line of its log" 0 "kaji stop a stops the cluster" "$KAJI" logs a --tail 1
 is "an object" 0 "created" k --context kaji-a create configmap kept --from-literal=a=b
 server=$(field a server)
+"$KAJI" events --all-namespaces --follow --context kaji-a >"$work/events" 2>&1 &
+follower=$!
+told() { for _ in $(seq 300); do grep -q "$1" "$work/events" && break; sleep 0.1; done; cat "$work/events"; }
+tell() { printf '{"apiVersion":"v1","kind":"Event","metadata":{"name":"%s","namespace":"default"},"involvedObject":{"kind":"Pod","name":"x","namespace":"default"},"reason":"%s","type":"Normal","message":"m","reportingComponent":"walk","lastTimestamp":"2026-01-01T00:00:00Z"}' "$1" "$1" | k --context kaji-a create -f -; }
+tell first >"$work/out" 2>&1
+is "events are followed" 0 "first" told first
 is "a cluster is stopped" 0 "Stopped cluster a" "$KAJI" stop a
 is "its status says so" 3 "Stopped" "$KAJI" status a
 is "stopping it again is no error" 0 "does not run" "$KAJI" stop a
 is "it is started again" 0 "$server" "$KAJI" start a
 is "its objects are there" 0 "kept" k --context kaji-a get configmap kept
+tell second >"$work/out" 2>&1
+is "and events are followed on" 0 "second" told second
+is "none twice" 0 "1" grep -c first "$work/events"
+kill "$follower"
 is "it is forked by name" 0 "Forked $KAJI_DATA_DIR/clusters/a" "$KAJI" fork a --no-start --data-dir "$work/fork"
 kill -9 "$(field b pid)"
 is "a server that was killed is stopped" 3 "Stopped" bash -c "for i in \$(seq 100); do '$KAJI' status b >/dev/null; [[ \$? == 3 ]] && break; sleep 0.1; done; '$KAJI' status b"
@@ -68,6 +78,9 @@ is "and needs no name" 0 "Stopped cluster default" "$KAJI" stop
 is "all are deleted" 0 "Deleted cluster a" "$KAJI" delete --all
 is "none is left" 0 "No clusters in" "$KAJI" list
 is "the machine is looked at" 0 "API server's port" "$KAJI" doctor
+is "and its cgroups" 0 "cgroups" "$KAJI" doctor
+is "without colours in a file" 1 "" grep -c $'\x1b' <("$KAJI" doctor)
+is "top says what it lacks" 1 "kaji: " "$KAJI" top --kubeconfig "$work/none"
 is "nor a context" 0 "contexts: []" cat "$KUBECONFIG"
 echo "clusters: $passed passed, $failed failed"
 ((failed == 0))

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Broken clusters, each explained by `kaji why`: the cause, the nearest miss and the exit code; and a caller without rights,
-# to which nothing is said.
+# to which nothing is said. Then what `kaji events`, `kaji top` and `kaji tree` show.
 #
 # KAJI and KUBECTL name the programs. The milliseconds of each answer are printed, not judged.
 set -uo pipefail
@@ -121,6 +121,26 @@ minAvailable 1 of 1 pods: 1 must be healthy, 1 are; 1 - 1 = 0 may be evicted
 all its pods are healthy
 Y
 
+echo '{"apiVersion":"policy/v1","kind":"Eviction","metadata":{"name":"web-1","namespace":"shop"}}' >"$work/eviction"
+k create --raw /api/v1/namespaces/shop/pods/web-1/eviction -f "$work/eviction" >"$work/out" 2>&1
+why "an eviction that a budget refuses" 22 pod/web-1 <<'Y'
+it cannot be evicted: PodDisruptionBudget shop/web allows none
+an eviction of it was refused
+minAvailable 1 of 1 pods: 1 must be healthy, 1 are; 1 - 1 = 0 may be evicted
+Y
+k create service clusterip afar --tcp 80:80
+k create namespace other
+k run afar-1 --namespace other --image app --labels app=afar
+why "a service beside its pods' namespace" 17 service/afar <<'Y'
+pod afar-1 of the namespace other has these labels
+Y
+k create service clusterip numbers --tcp 80:8080
+k patch service numbers -p '{"spec":{"selector":{"app":"web"}}}'
+soon "the service has an endpoint" is 1 addresses numbers
+why "a port that no container declares" 17 service/numbers <<'Y'
+targetPort 8080 is none of the TCP ports that its pods declare: 80
+Y
+
 section "autoscalers, certificates, webhooks"
 k create deployment scaled --image app
 apply <<'Y'
@@ -189,4 +209,102 @@ why "nodes that the caller may not read are not named" 11 pod/big --as bob <<'Y'
 unknown  nodes is forbidden: User "bob" cannot list resource "nodes"
 Y
 if grep -q "$first" "$work/why"; then bad "a node is named to a user without rights"; else ok "no node is named to them"; fi
+k create rolebinding typo --clusterrole veiw --user ann
+"$KUBECTL" --as ann get pods >"$work/refusal" 2>&1
+why "a binding to a role with a typing error" 23 "$(cat "$work/refusal")" <<'Y'
+ClusterRole veiw does not exist, but ClusterRole view does
+Y
 
+# says NAME CODE ARGUMENTS… : what a command prints must contain each of the lines on standard input, in their order, and none of
+# those that begin with !.
+says() {
+  local name=$1 code=$2 got=0
+  shift 2
+  cat >"$work/wanted"
+  "$KAJI" "$@" >"$work/said" 2>&1 || got=$?
+  if [[ $got == "$code" ]] && python3 - "$work/wanted" "$work/said" <<'P'; then ok "$name"; else
+import sys
+wanted, said = (open(path).read() for path in sys.argv[1:])
+place = 0
+for line in wanted.splitlines():
+    if line.startswith("!"):
+        assert line[1:] not in said, line
+    else:
+        place = said.index(line, place) + len(line)
+P
+    bad "$name: exit code $got for $code"
+    cat "$work/said"
+  fi
+}
+
+section "events"
+k create deployment talk --image app --replicas 2
+soon "its pods are ready" shows 2 k get deployment talk -o 'jsonpath={.status.readyReplicas}'
+says "events of what a deployment owns, in order" 0 events deployment/talk <<'Y'
+LAST SEEN
+ScalingReplicaSet
+deployment/talk
+deployment-controller
+SuccessfulCreate
+replicaset/talk-
+Scheduled
+pod/talk-
+!pod/web-1
+!NAMESPACE
+Y
+says "events of a type" 0 events -A --types warning <<'Y'
+NAMESPACE
+Warning
+!Normal
+Y
+"$KAJI" events deployment/talk -o json >"$work/events"
+if python3 - "$work/events" <<'P'; then ok "events as JSON"; else bad "events as JSON"; fi
+import json, sys
+events = json.load(open(sys.argv[1]))
+times = [event["time"] for event in events]
+assert times == sorted(times), times
+assert {"Deployment", "ReplicaSet", "Pod"} <= {event["regarding"]["kind"] for event in events}
+assert all(event["reportingController"] and event["note"] and event["count"] >= 1 for event in events)
+P
+"$KAJI" events deployment/talk --follow >"$work/followed" 2>&1 &
+processes+=($!)
+soon "what there is comes first" grep -q ScalingReplicaSet "$work/followed"
+k scale deployment talk --replicas 3
+soon "a pod that is made meanwhile is followed" is 3 grep -c Scheduled "$work/followed"
+kill "${processes[-1]}"
+says "events of an object that was never there" 0 events pod/never <<'Y'
+There are no events of pod/never
+Y
+says "events that the caller may not read" 1 events --as eve <<'Y'
+events is forbidden: User "eve" cannot list resource "events"
+Y
+
+section "top and tree"
+soon "there are figures of pods" "$KAJI" top pods
+says "nodes" 0 top nodes <<'Y'
+NAME
+CPU(cores)   CPU(%)   MEMORY(bytes)   MEMORY(%)
+%
+Y
+says "pods of all namespaces, by memory" 0 top pods -A --sort-by memory <<'Y'
+NAMESPACE   NAME
+shop
+Y
+soon "figures of a pod" "$KAJI" top pods web-1 --containers
+says "containers of a pod" 0 top pod web-1 --containers <<'Y'
+POD     NAME    CPU(cores)   MEMORY(bytes)
+web-1   web-1
+Y
+says "figures that the caller may not read" 1 top pods --as eve <<'Y'
+pods.metrics.k8s.io is forbidden: User "eve" cannot list resource "pods" in API group "metrics.k8s.io"
+Y
+"$KAJI" tree deployment/talk -o json >"$work/tree"
+if python3 - "$work/tree" <<'P'; then ok "a tree as JSON"; else bad "a tree as JSON"; fi
+import json, sys
+tree = json.load(open(sys.argv[1]))
+sets = tree["object"]["dependents"]
+pods = sets[0]["dependents"]
+assert tree["owners"] == [] and tree["unknown"] == []
+assert [s["kind"] for s in sets] == ["ReplicaSet"] and [p["kind"] for p in pods] == ["Pod"] * 3
+assert {"kind": "ServiceAccount", "apiVersion": "v1", "name": "default", "optional": False, "state": "present"} in pods[0]["references"]
+P

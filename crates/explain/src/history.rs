@@ -13,7 +13,7 @@ pub use fields::{FieldChange, changes, leaves};
 pub use moment::Moment;
 pub use restore::Restoration;
 
-use crate::{Api, ExplainError, Refusal, Subject, discovery::Discovery};
+use crate::{Api, ExplainError, Refusal, Subject, discovery::Discovery, table::align};
 use jiff::Timestamp;
 use kaji_meta::{
     fields::escape_value,
@@ -22,7 +22,6 @@ use kaji_meta::{
 use kaji_runtime::client::escape;
 use serde::Serialize;
 use serde_json::Value;
-use std::fmt::Write as _;
 
 /// The API of histories.
 const REVISIONS: &str = "revisions";
@@ -321,24 +320,6 @@ fn summary(changes: &[fields::FieldChange]) -> String {
 
 fn short_time(time: Timestamp) -> String {
     time.strftime("%Y-%m-%dT%H:%M:%S%.3fZ").to_string()
-}
-
-fn align<const N: usize>(rows: &[[String; N]]) -> String {
-    let width = |column: usize| rows.iter().map(|row| row[column].chars().count()).max().unwrap_or(0);
-    let widths: Vec<usize> = (0..N).map(width).collect();
-    let mut out = String::new();
-    for row in rows {
-        let mut line = String::new();
-        for (cell, width) in row.iter().zip(&widths) {
-            // Texts of requests may have control characters.
-            let cell: String = cell.chars().map(|c| if c.is_control() { ' ' } else { c }).collect();
-            // A String takes any text.
-            let _ = write!(line, "{cell:width$}   ");
-        }
-        out.push_str(line.trim_end());
-        out.push('\n');
-    }
-    out
 }
 
 #[cfg(test)]

@@ -1,12 +1,13 @@
-//! Why an object is not as it was asked to be, how it came to be as it is, and what hangs on it: the answers of `kaji why`, of
-//! `kaji history` and what goes with it, and of `kaji tree`.
+//! Why an object is not as it was asked to be, how it came to be as it is, what hangs on it, what happens to it and what it uses: the
+//! answers of `kaji why`, of `kaji history` and what goes with it, of `kaji tree`, `kaji events` and `kaji top`.
 //!
 //! - `api`: the requests that an explanation makes; `api_server`: the server of a connection that answers them; `reader` makes each once and keeps what was refused.
 //! - `discovery`: which resource a name of the command line means.
 //! - `report`: chains of statements with their certainty, as text and as JSON, and the exit code.
 //! - `questions`: one file a question, one line each in the table of `questions.rs`.
 //! - `rights`: why a request is forbidden, from the text of the refusal or from its attributes.
-//! - `history`: revisions of an object; `tree`: its owners, dependents and references.
+//! - `history`: revisions of an object; `tree`: its owners, dependents and references; `events`: what was observed of these.
+//! - `top`: what nodes and pods use; `table`: columns of text.
 //! - `names`: names that are nearly the same; `paths`: paths of objects, with names escaped.
 //!
 //! Invariants:
@@ -18,6 +19,7 @@ mod api;
 mod api_server;
 mod case;
 mod discovery;
+pub mod events;
 pub mod history;
 mod names;
 mod paths;
@@ -25,10 +27,12 @@ mod questions;
 mod reader;
 mod report;
 mod rights;
+mod table;
 #[cfg(test)]
 mod testing;
 #[cfg(test)]
 mod tests;
+pub mod top;
 mod tree;
 
 pub use api::{Api, Refusal};
@@ -36,7 +40,7 @@ pub use api_server::ApiServer;
 pub use discovery::Subject;
 pub use report::{Cause, Certainty, Report, Sort, Statement};
 pub use rights::Request;
-pub use tree::tree;
+pub use tree::{Branch, Mention, Owner, Presence, Tree, tree};
 
 use case::Case;
 use discovery::Discovery;

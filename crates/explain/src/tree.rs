@@ -1,31 +1,122 @@
-//! What an object hangs on and what hangs on it: owners above, dependents below, and references beside.
+//! The objects around an object: owners above, dependents below, and references beside.
 //!
 //! Invariants: dependents are objects with an owner reference to the object's uid, over all kinds that the caller may list; kinds that could
-//! not be listed are named. A tree ends at a depth and at a number of objects, and says so.
+//! not be listed are named. A tree ends at a depth and at a number of objects, and says how many it leaves out.
+
+mod references;
 
 use crate::{
     Api, ExplainError, Refusal, Subject,
     discovery::{Discovery, Resource},
     reader::{Found, Reader},
 };
-use kaji_meta::object::{self, arr_at, str_at};
+use kaji_meta::object::{self, str_at};
+use references::references;
+use serde::Serialize;
 use serde_json::Value;
 use std::{
     collections::{BTreeSet, HashMap},
-    fmt::Write as _,
+    fmt,
     sync::Arc,
 };
 
 /// Owners of owners, and dependents of dependents.
-const DEPTH: usize = 8;
+pub(crate) const DEPTH: usize = 8;
 /// Objects of a tree.
 const OBJECTS: usize = 2_000;
 
-/// The tree of an object as text.
+/// What hangs together with an object. As JSON it has these names.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Tree {
+    /// The first owner of each, the topmost first.
+    pub owners: Vec<Owner>,
+    /// The object, with its dependents.
+    pub object: Branch,
+    /// What could not be read, in the server's words.
+    pub unknown: Vec<String>,
+}
+
+/// An owner.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Owner {
+    /// `apps/v1`
+    pub api_version: String,
+    /// `Deployment`
+    pub kind: String,
+    /// Its name.
+    pub name: String,
+    /// Its uid, by the reference.
+    pub uid: String,
+    /// Its state in a few words, or why it has none.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub status: String,
+    /// Further owners of what it owns.
+    pub others: usize,
+}
+
+/// An object with what hangs on it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Branch {
+    /// `v1`
+    pub api_version: String,
+    /// `Pod`
+    pub kind: String,
+    /// Empty for objects of the cluster.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub namespace: String,
+    /// Its name.
+    pub name: String,
+    /// Its uid.
+    pub uid: String,
+    /// Its state in a few words, where it has one.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub status: String,
+    /// What its spec names.
+    pub references: Vec<Mention>,
+    /// What it owns. Empty for an object that the tree has already.
+    pub dependents: Vec<Branch>,
+    /// Dependents that are left out.
+    pub omitted: usize,
+}
+
+/// An object that is named.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Mention {
+    /// `v1`
+    pub api_version: String,
+    /// `ConfigMap`
+    pub kind: String,
+    /// Its name.
+    pub name: String,
+    /// Whether it may be missing.
+    pub optional: bool,
+    /// Whether it is there.
+    pub state: Presence,
+}
+
+/// What is known of an object that is named.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub enum Presence {
+    /// It is there.
+    Present,
+    /// It is not.
+    Absent,
+    /// The caller may not read it.
+    Unreadable,
+    /// The server has no such kind.
+    NotServed,
+}
+
+/// The tree of an object.
 ///
 /// # Errors
 /// When the object cannot be read.
-pub async fn tree(api: &dyn Api, subject: &Subject, namespace: &str) -> Result<String, ExplainError> {
+pub async fn tree(api: &dyn Api, subject: &Subject, namespace: &str) -> Result<Tree, ExplainError> {
     let reader = Reader::new(api);
     let discovery = Discovery::read(api).await?;
     let resource = discovery.resolve(&subject.kind)?;
@@ -35,243 +126,188 @@ pub async fn tree(api: &dyn Api, subject: &Subject, namespace: &str) -> Result<S
             Refusal::NotFound(text) => ExplainError::NotFound(text),
             Refusal::Forbidden(text) | Refusal::Failed(text) => ExplainError::Unreadable(text),
         })?;
-    let dependents = dependents(&reader, &discovery, resource, namespace).await;
-    let mut lines = vec![];
-    owners(&reader, &discovery, &object, 0, &mut lines).await;
-    lines.reverse();
-    let mut out = String::new();
-    for (depth, line) in lines.iter().enumerate() {
-        // A String takes any text.
-        let _ = writeln!(out, "{}{line}", "  ".repeat(depth));
-    }
-    let mut tree =
-        Tree { reader: &reader, discovery: &discovery, dependents: &dependents, shown: BTreeSet::new(), out };
-    tree.add(&object, lines.len(), 0).await;
-    let mut out = tree.out;
-    for refused in reader.refused() {
-        let _ = writeln!(out, "unknown: {refused}");
-    }
-    Ok(out)
+    let dependents = Dependents::read(&reader, &discovery, resource, namespace).await;
+    let mut above = vec![];
+    owners(&reader, &discovery, &object, &mut above).await;
+    above.reverse();
+    let mut growth =
+        Growth { reader: &reader, discovery: &discovery, dependents: &dependents, uids: BTreeSet::new() };
+    let branch = growth.branch(&object, 0).await;
+    Ok(Tree { owners: above, object: branch, unknown: reader.refused() })
 }
 
 /// Objects by the uids of their owners.
-type Dependents = HashMap<String, Vec<Arc<Value>>>;
+pub(crate) struct Dependents(HashMap<String, Vec<Arc<Value>>>);
 
-/// All objects with owners that may depend on the object: those of its namespace, or, for objects of the cluster, all.
-async fn dependents(
-    reader: &Reader<'_>,
-    discovery: &Discovery,
-    of: &Resource,
-    namespace: &str,
-) -> Dependents {
-    let of_cluster = !of.namespaced;
-    let kinds = discovery.stored().filter(|resource| resource.plural != "events");
-    let kinds = kinds.filter(|resource| of_cluster || resource.namespaced);
-    let paths: Vec<String> = kinds.map(|resource| resource.path(namespace, "")).collect();
-    let mut all = Dependents::new();
-    for list in reader.lists(&paths).await.into_iter().flatten() {
-        for object in list.iter().filter(|object| !object::owner_references(object).is_empty()) {
-            let shared = Arc::new(object.clone());
-            for owner in object::owner_references(object) {
-                all.entry(str_at(owner, &["uid"]).to_owned()).or_default().push(shared.clone());
+impl Dependents {
+    /// All objects with owners that may depend on an object of a resource: those of its namespace, or, for objects of the cluster, all.
+    pub(crate) async fn read(
+        reader: &Reader<'_>,
+        discovery: &Discovery,
+        of: &Resource,
+        namespace: &str,
+    ) -> Dependents {
+        let of_cluster = !of.namespaced;
+        let kinds = discovery.stored().filter(|resource| resource.plural != "events");
+        let kinds = kinds.filter(|resource| of_cluster || resource.namespaced);
+        let paths: Vec<String> = kinds.map(|resource| resource.path(namespace, "")).collect();
+        let mut all: HashMap<String, Vec<Arc<Value>>> = HashMap::new();
+        for list in reader.lists(&paths).await.into_iter().flatten() {
+            for object in list.iter().filter(|object| !object::owner_references(object).is_empty()) {
+                let shared = Arc::new(object.clone());
+                for owner in object::owner_references(object) {
+                    all.entry(str_at(owner, &["uid"]).to_owned()).or_default().push(shared.clone());
+                }
             }
         }
+        Dependents(all)
     }
-    all
+
+    /// Those of one object.
+    pub(crate) fn of(&self, uid: &str) -> &[Arc<Value>] {
+        self.0.get(uid).map(Vec::as_slice).unwrap_or_default()
+    }
 }
 
-/// Adds the first owner, its first owner and so on; further owners are named beside.
-async fn owners(
-    reader: &Reader<'_>,
-    discovery: &Discovery,
-    object: &Value,
-    depth: usize,
-    lines: &mut Vec<String>,
-) {
+/// Adds the first owner, its first owner and so on; further owners are counted.
+async fn owners(reader: &Reader<'_>, discovery: &Discovery, object: &Value, above: &mut Vec<Owner>) {
     let references = object::owner_references(object);
     let controller = object::controller_of(object).or_else(|| references.first());
-    let Some(owner) = controller.filter(|_| depth < DEPTH) else { return };
-    let (kind, name) = (str_at(owner, &["kind"]), str_at(owner, &["name"]));
-    let others = references.len() - 1;
-    let more = if others > 0 { format!(" (and {others} more owners)") } else { String::new() };
-    let found = match discovery.of_kind(str_at(owner, &["apiVersion"]), kind) {
+    let Some(owner) = controller.filter(|_| above.len() < DEPTH) else { return };
+    let text = |member: &str| str_at(owner, &[member]).to_owned();
+    let (api_version, kind, name, uid) = (text("apiVersion"), text("kind"), text("name"), text("uid"));
+    let found = match discovery.of_kind(&api_version, &kind) {
         Some(resource) => {
             let namespace = if resource.namespaced { object::namespace(object) } else { "" };
-            reader.get(&resource.path(namespace, name)).await
+            reader.get(&resource.path(namespace, &name)).await
         }
         None => Found::Absent,
     };
-    let state = match &found {
-        Found::Object(found) if object::uid(found) == str_at(owner, &["uid"]) => status(found),
-        Found::Object(_) => " (another object has its name now)".to_owned(),
-        Found::Absent => " (not there)".to_owned(),
-        Found::Unreadable => " (not readable)".to_owned(),
+    let status = match &found {
+        Found::Object(found) if object::uid(found) == uid => status(found),
+        Found::Object(_) => "another object has its name now".to_owned(),
+        Found::Absent => "not there".to_owned(),
+        Found::Unreadable => "not readable".to_owned(),
     };
-    lines.push(format!("{kind}/{name}{state}{more}"));
+    above.push(Owner { api_version, kind, name, uid, status, others: references.len() - 1 });
     if let Some(found) = found.object() {
-        Box::pin(owners(reader, discovery, found, depth + 1, lines)).await;
+        Box::pin(owners(reader, discovery, found, above)).await;
     }
 }
 
-struct Tree<'a> {
+/// A tree that is being made.
+struct Growth<'a> {
     reader: &'a Reader<'a>,
     discovery: &'a Discovery,
     dependents: &'a Dependents,
-    /// Uids.
-    shown: BTreeSet<String>,
-    out: String,
+    /// Of objects in the tree.
+    uids: BTreeSet<String>,
 }
 
-impl Tree<'_> {
-    async fn add(&mut self, object: &Value, indent: usize, depth: usize) {
-        let mark = if depth == 0 { "* " } else { "" };
-        self.line(
-            indent,
-            &format!("{mark}{}/{}{}", object::kind(object), object::name(object), status(object)),
-        );
-        if !self.shown.insert(object::uid(object).to_owned()) {
-            return;
+impl Growth<'_> {
+    async fn branch(&mut self, object: &Value, depth: usize) -> Branch {
+        let mut branch = Branch {
+            api_version: object::api_version(object).to_owned(),
+            kind: object::kind(object).to_owned(),
+            namespace: object::namespace(object).to_owned(),
+            name: object::name(object).to_owned(),
+            uid: object::uid(object).to_owned(),
+            status: status(object),
+            references: vec![],
+            dependents: vec![],
+            omitted: 0,
+        };
+        if !self.uids.insert(branch.uid.clone()) {
+            return branch;
         }
         for reference in references(object) {
-            let state = match self.discovery.of_kind(reference.api_version, reference.kind) {
-                Some(resource) => {
-                    let namespace = if resource.namespaced { object::namespace(object) } else { "" };
-                    match self.reader.get(&resource.path(namespace, &reference.name)).await {
-                        Found::Object(_) => "",
-                        Found::Absent if reference.optional => " (not there, optional)",
-                        Found::Absent => " (not there)",
-                        Found::Unreadable => " (not readable)",
-                    }
-                }
-                None => " (kind not served)",
-            };
-            self.line(indent + 1, &format!("-> {}/{}{state}", reference.kind, reference.name));
+            branch.references.push(Mention {
+                state: self.presence(&reference, &branch.namespace).await,
+                api_version: reference.api_version.to_owned(),
+                kind: reference.kind.to_owned(),
+                name: reference.name,
+                optional: reference.optional,
+            });
         }
-        let below = self.dependents.get(object::uid(object)).map(Vec::as_slice).unwrap_or_default();
-        if depth >= DEPTH && !below.is_empty() {
-            self.line(indent + 1, &format!("... {} dependents, deeper than is shown", below.len()));
-            return;
-        }
+        let dependents = self.dependents;
+        let below = dependents.of(&branch.uid);
         for (place, dependent) in below.iter().enumerate() {
-            if self.shown.len() >= OBJECTS {
-                self.line(indent + 1, &format!("... {} more dependents", below.len() - place));
-                return;
+            if depth >= DEPTH || self.uids.len() >= OBJECTS {
+                branch.omitted = below.len() - place;
+                break;
             }
-            Box::pin(self.add(dependent, indent + 1, depth + 1)).await;
+            branch.dependents.push(Box::pin(self.branch(dependent, depth + 1)).await);
         }
+        branch
     }
 
-    fn line(&mut self, indent: usize, text: &str) {
-        let _ = writeln!(self.out, "{}{text}", "  ".repeat(indent));
+    async fn presence(&self, reference: &references::Reference, namespace: &str) -> Presence {
+        let Some(resource) = self.discovery.of_kind(reference.api_version, reference.kind) else {
+            return Presence::NotServed;
+        };
+        let namespace = if resource.namespaced { namespace } else { "" };
+        match self.reader.get(&resource.path(namespace, &reference.name)).await {
+            Found::Object(_) => Presence::Present,
+            Found::Absent => Presence::Absent,
+            Found::Unreadable => Presence::Unreadable,
+        }
     }
 }
 
 /// What an object's state is, in a word, where it has one.
 fn status(object: &Value) -> String {
     if object::deletion_timestamp(object).is_some() {
-        return " (being deleted)".to_owned();
+        return "being deleted".to_owned();
     }
     let phase = str_at(object, &["status", "phase"]);
     if !phase.is_empty() {
-        return format!(" ({phase})");
+        return phase.to_owned();
     }
     let wanted = object::i64_at(object, &["spec", "replicas"]);
-    match wanted {
-        Some(wanted) => {
-            let ready = object::i64_at(object, &["status", "readyReplicas"]).unwrap_or(0);
-            format!(" ({ready}/{wanted} ready)")
+    wanted.map_or_else(String::new, |wanted| {
+        let ready = object::i64_at(object, &["status", "readyReplicas"]).unwrap_or(0);
+        format!("{ready}/{wanted} ready")
+    })
+}
+
+/// ` (Running)`, or nothing.
+fn in_brackets(text: &str) -> String {
+    if text.is_empty() { String::new() } else { format!(" ({text})") }
+}
+
+impl fmt::Display for Tree {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (depth, owner) in self.owners.iter().enumerate() {
+            let more = match owner.others {
+                0 => String::new(),
+                others => format!(" (and {others} more owners)"),
+            };
+            let (kind, name, status) = (&owner.kind, &owner.name, in_brackets(&owner.status));
+            writeln!(f, "{}{kind}/{name}{status}{more}", "  ".repeat(depth))?;
         }
-        None => String::new(),
+        self.object.write(f, self.owners.len(), "* ")?;
+        self.unknown.iter().try_for_each(|text| writeln!(f, "unknown: {text}"))
     }
 }
 
-#[derive(PartialEq, Eq, PartialOrd, Ord)]
-struct Reference {
-    kind: &'static str,
-    api_version: &'static str,
-    name: String,
-    optional: bool,
-}
-
-/// What the object names: of pods and what has a template of them, autoscalers, claims, bindings, ingresses.
-fn references(object: &Value) -> BTreeSet<Reference> {
-    let mut all = BTreeSet::new();
-    let mut add = |kind, api_version, name: &str, optional| {
-        if !name.is_empty() {
-            all.insert(Reference { kind, api_version, name: name.to_owned(), optional });
+impl Branch {
+    fn write(&self, f: &mut fmt::Formatter<'_>, depth: usize, mark: &str) -> fmt::Result {
+        let indent = "  ".repeat(depth);
+        writeln!(f, "{indent}{mark}{}/{}{}", self.kind, self.name, in_brackets(&self.status))?;
+        for mention in &self.references {
+            let state = match (mention.state, mention.optional) {
+                (Presence::Present, _) => "",
+                (Presence::Absent, true) => " (not there, optional)",
+                (Presence::Absent, false) => " (not there)",
+                (Presence::Unreadable, _) => " (not readable)",
+                (Presence::NotServed, _) => " (kind not served)",
+            };
+            writeln!(f, "{indent}  -> {}/{}{state}", mention.kind, mention.name)?;
         }
-    };
-    let spec = &object["spec"];
-    let pod = match object::kind(object) {
-        "Pod" => Some(spec),
-        _ => spec.pointer("/jobTemplate/spec/template/spec").or_else(|| spec.pointer("/template/spec")),
-    };
-    if let Some(pod) = pod {
-        pod_references(pod, &mut add);
-    }
-    if pod.is_some() {
-        add("Service", "v1", str_at(spec, &["serviceName"]), false);
-    }
-    match object::kind(object) {
-        "PersistentVolumeClaim" => {
-            add("PersistentVolume", "v1", str_at(spec, &["volumeName"]), false);
-            add("StorageClass", "storage.k8s.io/v1", str_at(spec, &["storageClassName"]), false);
-        }
-        "Ingress" => {
-            add("IngressClass", "networking.k8s.io/v1", str_at(spec, &["ingressClassName"]), false);
-            add("Service", "v1", str_at(spec, &["defaultBackend", "service", "name"]), false);
-            for rule in arr_at(spec, &["rules"]) {
-                for path in arr_at(rule, &["http", "paths"]) {
-                    add("Service", "v1", str_at(path, &["backend", "service", "name"]), false);
-                }
-            }
-            for tls in arr_at(spec, &["tls"]) {
-                add("Secret", "v1", str_at(tls, &["secretName"]), false);
-            }
-        }
-        "RoleBinding" | "ClusterRoleBinding" => {
-            let kind = if str_at(object, &["roleRef", "kind"]) == "Role" { "Role" } else { "ClusterRole" };
-            add(kind, "rbac.authorization.k8s.io/v1", str_at(object, &["roleRef", "name"]), false);
-        }
-        _ => {}
-    }
-    all
-}
-
-fn pod_references(pod: &Value, add: &mut impl FnMut(&'static str, &'static str, &str, bool)) {
-    let optional = |source: &Value| object::bool_at(source, &["optional"]).unwrap_or_default();
-    add("ServiceAccount", "v1", str_at(pod, &["serviceAccountName"]), false);
-    add("Node", "v1", str_at(pod, &["nodeName"]), false);
-    add("PriorityClass", "scheduling.k8s.io/v1", str_at(pod, &["priorityClassName"]), false);
-    for secret in arr_at(pod, &["imagePullSecrets"]) {
-        add("Secret", "v1", str_at(secret, &["name"]), true);
-    }
-    for volume in arr_at(pod, &["volumes"]) {
-        let source = |name: &str| volume.get(name).unwrap_or(&Value::Null);
-        add("PersistentVolumeClaim", "v1", str_at(source("persistentVolumeClaim"), &["claimName"]), false);
-        add("Secret", "v1", str_at(source("secret"), &["secretName"]), optional(source("secret")));
-        add("ConfigMap", "v1", str_at(source("configMap"), &["name"]), optional(source("configMap")));
-        for projected in arr_at(volume, &["projected", "sources"]) {
-            for (member, kind) in [("secret", "Secret"), ("configMap", "ConfigMap")] {
-                let source = projected.get(member).unwrap_or(&Value::Null);
-                add(kind, "v1", str_at(source, &["name"]), optional(source));
-            }
-        }
-    }
-    for list in ["containers", "initContainers"] {
-        for container in arr_at(pod, &[list]) {
-            for variable in arr_at(container, &["env"]) {
-                for (member, kind) in [("secretKeyRef", "Secret"), ("configMapKeyRef", "ConfigMap")] {
-                    let source = object::at(variable, &["valueFrom", member]).unwrap_or(&Value::Null);
-                    add(kind, "v1", str_at(source, &["name"]), optional(source));
-                }
-            }
-            for from in arr_at(container, &["envFrom"]) {
-                for (member, kind) in [("secretRef", "Secret"), ("configMapRef", "ConfigMap")] {
-                    let source = from.get(member).unwrap_or(&Value::Null);
-                    add(kind, "v1", str_at(source, &["name"]), optional(source));
-                }
-            }
+        self.dependents.iter().try_for_each(|dependent| dependent.write(f, depth + 1, ""))?;
+        match self.omitted {
+            0 => Ok(()),
+            omitted => writeln!(f, "{indent}  ... {omitted} more dependents"),
         }
     }
 }
@@ -304,6 +340,11 @@ mod tests {
                   -> ConfigMap/settings
                   -> Secret/gone (not there, optional)
         "]]
-        .assert_eq(&text);
+        .assert_eq(&text.to_string());
+        let value = serde_json::to_value(&text).unwrap();
+        assert_eq!(value["owners"][0]["status"], "1/1 ready");
+        assert_eq!(value["object"]["dependents"][0]["uid"], "Pod-web-1-a");
+        let mentions = &value["object"]["dependents"][0]["references"];
+        assert_eq!((&mentions[0]["state"], &mentions[1]["state"]), (&json!("present"), &json!("absent")));
     }
 }

@@ -42,18 +42,16 @@ enum ObjectForm {
 /// Flags of `kaji history`.
 #[derive(Args)]
 pub struct History {
-    #[command(flatten)]
-    object: Object,
     /// The form of the answer; JSON has the states as well.
     #[arg(long, short, value_name = "FORM", default_value = "text")]
     output: Form,
+    #[command(flatten)]
+    object: Object,
 }
 
 /// Flags of `kaji diff`.
 #[derive(Args)]
 pub struct Diff {
-    #[command(flatten)]
-    object: Object,
     /// From when: a time (2026-01-31T12:00:00Z), how long ago (5m), or a resourceVersion. Default: before the change that --to ends with.
     #[arg(long, value_name = "MOMENT")]
     from: Option<String>,
@@ -63,34 +61,39 @@ pub struct Diff {
     /// The form of the answer.
     #[arg(long, short, value_name = "FORM", default_value = "text")]
     output: Form,
+    #[command(flatten)]
+    object: Object,
 }
 
 /// Flags of `kaji blame`.
 #[derive(Args)]
 pub struct Blame {
-    #[command(flatten)]
-    object: Object,
     /// The form of the answer.
     #[arg(long, short, value_name = "FORM", default_value = "text")]
     output: Form,
+    #[command(flatten)]
+    object: Object,
 }
 
 /// Flags of `kaji get`.
 #[derive(Args)]
 pub struct Get {
-    #[command(flatten)]
-    object: Object,
     /// When: a time (2026-01-31T12:00:00Z), how long ago (5m), or a resourceVersion.
     #[arg(long, value_name = "MOMENT")]
     at: String,
     /// The form of the object.
     #[arg(long, short, value_name = "FORM", default_value = "yaml")]
     output: ObjectForm,
+    #[command(flatten)]
+    object: Object,
 }
 
 /// Flags of `kaji tree`.
 #[derive(Args)]
 pub struct Tree {
+    /// The form of the answer.
+    #[arg(long, short, value_name = "FORM", default_value = "text")]
+    output: Form,
     #[command(flatten)]
     object: Object,
 }
@@ -188,5 +191,9 @@ pub async fn get(args: Get) -> Result<(), Box<dyn Error>> {
 /// Shows what an object hangs on and what hangs on it.
 pub async fn tree(args: Tree) -> Result<(), Box<dyn Error>> {
     let (server, subject, namespace) = args.object.connect().await?;
-    print(&kaji_explain::tree(&server, &subject, &namespace).await?)
+    let tree = kaji_explain::tree(&server, &subject, &namespace).await?;
+    match args.output {
+        Form::Text => print(&tree),
+        Form::Json => print(&format!("{}\n", serde_json::to_string_pretty(&tree)?)),
+    }
 }

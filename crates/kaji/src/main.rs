@@ -6,6 +6,7 @@ mod component_commands;
 mod console_command;
 mod doctor_command;
 mod envtest_command;
+mod events_command;
 mod fork_command;
 mod history_commands;
 mod node_commands;
@@ -14,6 +15,7 @@ mod shell_commands;
 mod sim_command;
 mod store_commands;
 mod test_command;
+mod top_command;
 mod up_command;
 mod why_command;
 
@@ -29,7 +31,12 @@ use kaji_images::cli::ImageCommand;
 use kaji_oci::rootless::Facts;
 use kaji_options::{ControllerManagerFlags, SchedulerFlags, ServerFlags, server_flags::shorten_help};
 use node_commands::{Join, NodeArgs};
-use std::{io::Write, path::PathBuf, process::ExitCode, time::Instant};
+use std::{
+    io::{IsTerminal, Write},
+    path::PathBuf,
+    process::ExitCode,
+    time::Instant,
+};
 
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
@@ -101,6 +108,10 @@ enum Command {
     Restore(history_commands::Restore),
     /// Shows the owners of an object, its dependents, and what it refers to.
     Tree(history_commands::Tree),
+    /// Shows the events of an object and of all that it owns, or of a namespace, in order, and follows them.
+    Events(events_command::EventsFlags),
+    /// Shows what nodes and pods use at present: processors and memory.
+    Top(top_command::Top),
     /// Serves the web console on a loopback address, with the credentials of a kubeconfig.
     #[cfg(feature = "console")]
     Console(console_command::Console),
@@ -235,6 +246,8 @@ fn run(
         Command::Get(args) => runtime.block_on(history_commands::get(args)),
         Command::Restore(args) => runtime.block_on(history_commands::restore(args)),
         Command::Tree(args) => runtime.block_on(history_commands::tree(args)),
+        Command::Events(args) => runtime.block_on(events_command::events(args)),
+        Command::Top(args) => runtime.block_on(top_command::top(args)),
         #[cfg(feature = "console")]
         Command::Console(args) => runtime.block_on(console_command::console(args)),
         Command::Test(args) => return runtime.block_on(test_command::test(args)),
@@ -251,12 +264,32 @@ fn run(
 fn start_logging() {
     let filter = tracing_subscriber::EnvFilter::try_from_env("KAJI_LOG")
         .unwrap_or_else(|_| tracing_subscriber::EnvFilter::new("warn,kaji_envtest=info"));
-    tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).init();
+    // Colours are for terminals: logs of services and of clusters in the background are files.
+    let colours = std::io::stderr().is_terminal() && std::env::var_os("NO_COLOR").is_none();
+    tracing_subscriber::fmt().with_env_filter(filter).with_ansi(colours).with_writer(std::io::stderr).init();
 }
 
 /// The command line.
 fn command() -> clap::Command {
-    let long = ["up", "apiserver", "controller-manager", "scheduler", "fork"];
+    let long = [
+        "up",
+        "apiserver",
+        "controller-manager",
+        "scheduler",
+        "fork",
+        "agent",
+        "console",
+        "test",
+        "why",
+        "history",
+        "diff",
+        "blame",
+        "get",
+        "restore",
+        "tree",
+        "events",
+        "top",
+    ];
     let command = fork_command::defaults(long.into_iter().fold(Cli::command(), shorten_help));
     shell_commands::group_commands(command)
 }

@@ -20,7 +20,7 @@ const GROUPS: &[(&str, &[&str])] = &[
         "Clusters",
         &["up", "list", "status", "kubeconfig", "logs", "stop", "start", "delete", "fork", "doctor"],
     ),
-    ("Questions", &["why", "history", "diff", "blame", "get", "restore", "tree", "console"]),
+    ("Questions", &["why", "history", "diff", "blame", "get", "restore", "tree", "events", "top", "console"]),
     ("Data", &["snapshot", "store", "etcd"]),
     ("Nodes", &["agent", "token", "node", "image"]),
     ("Tests", &["test", "envtest", "sim"]),
@@ -164,6 +164,27 @@ mod tests {
         let named = named.filter(|name| **name != "console" || cfg!(feature = "console"));
         let unknown: Vec<_> = named.filter(|name| command.find_subcommand(name).is_none()).collect();
         assert_eq!(unknown, Vec::<&&str>::new());
+    }
+
+    /// The flags that the short help of a command shows.
+    fn main_flags(name: &str) -> Vec<String> {
+        let mut command = crate::command();
+        command.build();
+        let found = command.find_subcommand(name).unwrap();
+        let shown = found
+            .get_arguments()
+            .filter(|arg| !arg.is_positional() && !arg.is_hide_set() && !arg.is_hide_short_help_set());
+        shown.map(|arg| arg.get_id().to_string()).filter(|id| id != "help").collect()
+    }
+
+    #[test]
+    fn a_first_look_at_a_command_shows_few_flags() {
+        assert_eq!(main_flags("up"), ["name", "detach", "data_dir", "port", "kubeconfig", "nodes"]);
+        for command in crate::command().get_subcommands().filter(|command| !command.has_subcommands()) {
+            let flags = main_flags(command.get_name());
+            assert!(flags.len() <= 12, "{}: {flags:?}", command.get_name());
+        }
+        assert_eq!(main_flags("diff"), ["from", "to", "output", "kubeconfig", "context", "namespace"]);
     }
 
     #[test]

@@ -1,5 +1,7 @@
 //! Flags of commands that are clients of a cluster: kubectl's names and meanings.
 //!
+//! The short help (`-h`) has those that are needed often; the others have a heading.
+//!
 //! Invariant: a flag wins over what the kubeconfig says of the same thing, and over nothing else.
 
 use clap::Args;
@@ -10,10 +12,10 @@ use std::{path::PathBuf, time::Duration};
 #[command(next_help_heading = "Connection")]
 pub struct ClientConnectionFlags {
     /// The kubeconfig file. Default: $KUBECONFIG, then ~/.kube/config.
-    #[arg(long, value_name = "FILE")]
+    #[arg(long, value_name = "FILE", help_heading = None::<&str>)]
     pub kubeconfig: Option<PathBuf>,
     /// The context of the kubeconfig.
-    #[arg(long, value_name = "NAME")]
+    #[arg(long, value_name = "NAME", help_heading = None::<&str>)]
     pub context: Option<String>,
     /// The cluster of the kubeconfig.
     #[arg(long, value_name = "NAME")]
@@ -22,7 +24,7 @@ pub struct ClientConnectionFlags {
     #[arg(long, value_name = "NAME")]
     pub user: Option<String>,
     /// The namespace. Default: the context's, then default.
-    #[arg(long, short, value_name = "NAME")]
+    #[arg(long, short, value_name = "NAME", help_heading = None::<&str>)]
     pub namespace: Option<String>,
     /// The API server's URL.
     #[arg(long, short, value_name = "URL")]

@@ -75,6 +75,7 @@ impl FromStr for Choice {
 
 /// Where objects are stored.
 #[derive(Args, Clone, Debug)]
+#[command(next_help_heading = "Storage")]
 pub struct StoreFlags {
     /// Where objects are stored: disk (the data directory), memory (objects and certificates end with the process), or
     /// etcd://host:port,host:port. Default: disk, or etcd with --etcd-servers.

@@ -35,22 +35,20 @@ pub struct ServerFlags {
     /// The directory of the cluster's objects and certificates.
     #[arg(long, env = "KAJI_DATA_DIR")]
     pub data_dir: Option<PathBuf>,
-    #[command(flatten)]
-    store: StoreFlags,
     /// The port of the API server; 0 chooses a free one. Default: 6443, and a free one for a cluster with a name.
     #[arg(long, alias = "secure-port")]
     pub port: Option<u16>,
     /// The address to listen on: the loopback by default, but every address with a real node, since its pods connect.
-    #[arg(long)]
+    #[arg(long, help_heading = "Network")]
     pub bind_address: Option<IpAddr>,
     /// The address at which nodes and pods reach the server; the machine's if it is left out.
-    #[arg(long)]
+    #[arg(long, help_heading = "Network")]
     pub advertise_address: Option<IpAddr>,
     /// Writes this kubeconfig file instead of merging into the user's.
     #[arg(long)]
     pub kubeconfig: Option<PathBuf>,
     /// Writes no kubeconfig.
-    #[arg(long, conflicts_with = "kubeconfig")]
+    #[arg(long, conflicts_with = "kubeconfig", help_heading = "Start")]
     no_kubeconfig: bool,
     /// Nodes to run: real (this machine runs containers; as root), real:N (N of them, in network namespaces), sim:N (simulated), or none. Default: real where the machine can
     /// run containers, otherwise sim:3.
@@ -58,12 +56,14 @@ pub struct ServerFlags {
     pub nodes: Option<Nodes>,
     /// The kubelet's directory, of volumes and the sockets of plug-ins. Default: /var/lib/kubelet with the usual data directory, else in the data
     /// directory.
-    #[arg(long)]
+    #[arg(long, help_heading = "Container runtime")]
     root_dir: Option<PathBuf>,
     /// Which controllers run: names, * for all others, -name for all but one, -* or nothing for none (the scheduler counts
     /// as one). Default: all for `kaji up`, none for `kaji apiserver`. Nodes are no controllers: see --nodes.
-    #[arg(long, value_delimiter = ',', allow_hyphen_values = true)]
+    #[arg(long, value_delimiter = ',', allow_hyphen_values = true, help_heading = "Controllers")]
     controllers: Option<Vec<String>>,
+    #[command(flatten)]
+    store: StoreFlags,
     #[command(flatten)]
     runtime: ContainerRuntimeFlags,
     #[command(flatten)]

@@ -2,7 +2,8 @@
 //!
 //! Invariant: a field that no recorded revision changed is from before them, and not from the first of them.
 
-use super::{ObjectHistory, Revision, align, leaves, short_time};
+use super::{ObjectHistory, Revision, leaves, short_time};
+use crate::table::align;
 use jiff::Timestamp;
 use serde::Serialize;
 use serde_json::Value;

@@ -11,8 +11,6 @@ use std::{
 /// Flags of `kaji restore`.
 #[derive(Args)]
 pub struct Restore {
-    #[command(flatten)]
-    object: Object,
     /// The state to restore: a time (2026-01-31T12:00:00Z), how long ago (5m), or a resourceVersion. An object that was deleted is restored
     /// as it was last, without this flag.
     #[arg(long, value_name = "MOMENT")]
@@ -23,6 +21,8 @@ pub struct Restore {
     /// Writes without asking.
     #[arg(long, short)]
     yes: bool,
+    #[command(flatten)]
+    object: Object,
 }
 
 /// Restores a state.
