@@ -7,6 +7,7 @@
 
 use crate::{
     DefaultTolerations, Deps,
+    measured::Measured,
     plugins::{Constructor, PLUGINS, Plugin, plugin},
 };
 use kaji_engine::Admission;
@@ -164,7 +165,7 @@ fn load_with(flags: &Flags, deps: &Deps, read: Read<'_>) -> Result<Vec<Arc<dyn A
             }
         }
     }
-    Ok(chain)
+    Ok(chain.into_iter().map(|plugin| Measured::wrap(plugin, &deps.metrics.plugins)).collect())
 }
 
 /// The parts of an `AdmissionConfiguration` by the plugins that they are for.

@@ -26,6 +26,7 @@ mod limit_ranger;
 mod lru;
 mod match_conditions;
 mod matching;
+mod measured;
 mod mutating_admission_policy;
 mod mutating_admission_webhook;
 mod namespace_auto_provision;

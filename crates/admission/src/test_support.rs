@@ -27,6 +27,7 @@ pub(crate) struct Request {
     pub annotations: Annotations,
     pub extras: TransactionExtras,
     pub deadline: Deadline,
+    pub webhooks: kaji_engine::WebhookTime,
     pub random: SeededRandom,
 }
 
@@ -59,6 +60,7 @@ impl Request {
             annotations: Annotations::default(),
             extras: TransactionExtras::default(),
             deadline: Deadline::default(),
+            webhooks: kaji_engine::WebhookTime::default(),
             random: SeededRandom::new(1),
         }
     }
@@ -104,6 +106,7 @@ impl Request {
             extras: &self.extras,
             now: jiff::Timestamp::UNIX_EPOCH,
             deadline: self.deadline,
+            webhooks: &self.webhooks,
             random: &self.random,
         };
         f(&mut attributes).await

@@ -2,7 +2,7 @@
 
 use crate::service::Condition;
 use prometheus_client::{
-    metrics::{family::Family, gauge::Gauge},
+    metrics::{counter::Counter, family::Family, gauge::Gauge},
     registry::Registry,
 };
 
@@ -13,8 +13,7 @@ type Reasoned = [(&'static str, String); 2];
 #[derive(Clone, Default)]
 pub(crate) struct Metrics {
     unavailable: Family<Named, Gauge>,
-    /// Only grows. A counter's name would be that of the gauge.
-    times: Family<Reasoned, Gauge>,
+    times: Family<Reasoned, Counter>,
 }
 
 impl Metrics {
@@ -22,12 +21,12 @@ impl Metrics {
     pub fn register(&self, registry: &mut Registry) {
         registry.register(
             "aggregator_unavailable_apiservice",
-            "Gauge of APIServices which are marked as unavailable broken down by APIService name.",
+            "[ALPHA] Gauge of APIServices which are marked as unavailable broken down by APIService name.",
             self.unavailable.clone(),
         );
         registry.register(
             "aggregator_unavailable_apiservice_total",
-            "Counter of APIServices which are marked as unavailable broken down by APIService name and reason.",
+            "[ALPHA] Counter of APIServices which are marked as unavailable broken down by APIService name and reason.",
             self.times.clone(),
         );
     }

@@ -48,14 +48,14 @@ impl Metrics {
         let (events, rejected) = (Counter::default(), Counter::default());
         let errors = Family::default();
         let levels = Family::<LevelLabel, Counter>::default();
-        let help = "Counter of audit events generated and sent to the audit backend.";
-        registry.register("apiserver_audit_event", help, events.clone());
-        let help = "Counter of audit events that failed to be audited properly. Plugin identifies the plugin affected by the error.";
-        registry.register("apiserver_audit_error", help, errors.clone());
-        let help = "Counter of policy levels for audit events (1 per request).";
-        registry.register("apiserver_audit_level", help, levels.clone());
-        let help = "Counter of apiserver requests rejected due to an error in audit logging backend.";
-        registry.register("apiserver_audit_requests_rejected", help, rejected.clone());
+        let help = "[ALPHA] Counter of audit events generated and sent to the audit backend.";
+        registry.register("apiserver_audit_event_total", help, events.clone());
+        let help = "[ALPHA] Counter of audit events that failed to be audited properly. Plugin identifies the plugin affected by the error.";
+        registry.register("apiserver_audit_error_total", help, errors.clone());
+        let help = "[ALPHA] Counter of policy levels for audit events (1 per request).";
+        registry.register("apiserver_audit_level_total", help, levels.clone());
+        let help = "[ALPHA] Counter of apiserver requests rejected due to an error in audit logging backend.";
+        registry.register("apiserver_audit_requests_rejected_total", help, rejected.clone());
         let levels =
             Level::ALL.map(|level| levels.get_or_create(&LevelLabel { level: level.as_str() }).clone());
         Metrics { events, errors, levels, rejected, lines: Mutex::default() }

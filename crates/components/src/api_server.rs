@@ -1,6 +1,6 @@
 //! The API server that a kubeconfig names, and clients of it.
 
-use crate::{ComponentError, limits::Limits, transport::Transport};
+use crate::{ComponentError, limits::Limits, rest_client::RestClientMetrics, transport::Transport};
 use kaji_access::kubeconfig_file::client_config;
 use kaji_files::kubeconfig;
 use kaji_meta::text;
@@ -15,6 +15,8 @@ const SILENCE: Duration = Duration::from_secs(300);
 pub(crate) struct ApiServer {
     config: kube::Config,
     limit: Option<(f64, u32)>,
+    /// Of the requests of all transports.
+    pub metrics: RestClientMetrics,
 }
 
 impl ApiServer {
@@ -31,7 +33,7 @@ impl ApiServer {
             };
             config.cluster_url = master.parse().map_err(|error| wrong(&error))?;
         }
-        Ok(ApiServer { config, limit: options.limit })
+        Ok(ApiServer { config, limit: options.limit, metrics: RestClientMetrics::default() })
     }
 
     async fn config(path: &Path) -> Result<kube::Config, ComponentError> {
@@ -55,7 +57,9 @@ impl ApiServer {
 
     /// Sends requests with the kubeconfig's credentials.
     pub fn transport(&self) -> Result<Transport, ComponentError> {
-        Ok(Transport::new(connect(self.config.clone())?, self.limit.map(Limits::new)))
+        let host = self.config.cluster_url.authority().map(ToString::to_string).unwrap_or_default();
+        let transport = Transport::new(connect(self.config.clone())?, self.limit.map(Limits::new));
+        Ok(transport.measured(self.metrics.clone(), host))
     }
 
     /// Connections that have no credentials.

@@ -32,6 +32,7 @@ pub async fn run(
     let queues = QueueMetrics::default();
     let mut component = Component::new(NAME, options.component, own);
     queues.register(&mut component.metrics);
+    server.metrics.register(&mut component.metrics);
     let shared = Shared { client, ..component.shared.clone() };
     tracing::info!(server = server.url(), "controllers for the API server of another process");
     if config.selection.includes(kaji_controllers::POLICY_STATUS) {

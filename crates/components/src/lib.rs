@@ -13,6 +13,7 @@ mod api_server;
 pub mod controller_manager;
 mod limits;
 mod observation;
+mod rest_client;
 pub mod scheduler;
 mod transport;
 mod updates;
@@ -89,7 +90,7 @@ impl Component {
         mut start: impl FnMut(&mut JoinSet<()>, &watch::Receiver<bool>) + Send,
     ) -> Result<(), ComponentError> {
         let leads = Family::<LeaseLabels, Gauge>::default();
-        let help = "Gauge of if the reporting system is master of the relevant lease, 0 indicates backup, 1 indicates master";
+        let help = "[ALPHA] Gauge of if the reporting system is master of the relevant lease, 0 indicates backup, 1 indicates master. 'name' is the string used to identify the lease. Please make sure to group by name.";
         self.metrics.register("leader_election_master_status", help, leads.clone());
         let mut server = JoinSet::new();
         if let Some(options) = self.options.observation {

@@ -1,4 +1,4 @@
-//! The HTTPS server of a component: `/healthz`, `/livez`, `/readyz` and `/metrics`. Clients are authenticated by certificates of the
+//! The HTTPS server of a component: `/healthz`, `/livez`, `/readyz`, `/metrics` and `/metrics/slis`. Clients are authenticated by certificates of the
 //! cluster's authorities and by TokenReviews, and authorized by SubjectAccessReviews, as upstream's components do it.
 //!
 //! Invariants:
@@ -22,7 +22,7 @@ use kaji_server::{
     cluster_authentication_trust::{NAME, NAMESPACE},
     pki::{self, Identity},
 };
-use prometheus_client::{encoding::text, registry::Registry};
+use prometheus_client::registry::Registry;
 use serde_json::Value;
 use std::{fmt, io, net::SocketAddr, path::PathBuf, sync::Arc, time::Duration};
 use tokio::{net::TcpListener, sync::watch, task::JoinSet};
@@ -234,11 +234,10 @@ impl Pages {
         }
         let path = request.path.trim_start_matches('/');
         if path == "metrics" {
-            let mut page = String::new();
-            return match text::encode(&mut page, &self.metrics) {
-                Ok(()) => request::respond(StatusCode::OK, request::METRICS, page),
-                Err(error) => request::error(StatusCode::INTERNAL_SERVER_ERROR, error.to_string()),
-            };
+            return request::metrics(request, kaji_exposition::component(&self.metrics));
+        }
+        if path == "metrics/slis" {
+            return request::metrics(request, self.health.slis());
         }
         let (endpoint, check) = path.split_once('/').unwrap_or((path, ""));
         if !["healthz", "livez", "readyz"].contains(&endpoint) {

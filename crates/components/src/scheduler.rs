@@ -25,6 +25,7 @@ pub async fn run(options: SchedulerOptions, stop: watch::Receiver<bool>) -> Resu
     let metrics = Metrics::default();
     let mut component = Component::new(NAME, options.component, client);
     metrics.register(&mut component.metrics);
+    server.metrics.register(&mut component.metrics);
     let shared = component.shared.clone();
     component
         .run(stop, move |tasks, ending| {

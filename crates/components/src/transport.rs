@@ -6,12 +6,13 @@
 use crate::{
     accounts::Accounts,
     limits::Limits,
+    rest_client::RestClientMetrics,
     updates::{Patch, Updates},
 };
 use bytes::Bytes;
 use http::{HeaderMap, Method, Request, Response, StatusCode, Uri, header};
 use kube::client::Body;
-use std::sync::Arc;
+use std::{sync::Arc, time::Instant};
 
 /// Sends requests.
 pub(crate) struct Transport {
@@ -21,6 +22,8 @@ pub(crate) struct Transport {
     /// Credentials of single clients, and connections without any.
     accounts: Option<(Accounts, kube::Client)>,
     updates: Updates,
+    metrics: RestClientMetrics,
+    host: String,
 }
 
 /// A request that can be sent more than once.
@@ -50,7 +53,13 @@ impl Message {
 impl Transport {
     /// Over a client with the component's credentials.
     pub fn new(own: kube::Client, limits: Option<Limits>) -> Transport {
-        Transport { own, limits, accounts: None, updates: Updates::default() }
+        let (updates, metrics) = (Updates::default(), RestClientMetrics::default());
+        Transport { own, limits, accounts: None, updates, metrics, host: String::new() }
+    }
+
+    /// The same, counted there as requests to this host.
+    pub fn measured(self, metrics: RestClientMetrics, host: String) -> Transport {
+        Transport { metrics, host, ..self }
     }
 
     /// The same, with accounts of single clients, over connections that have no credentials.
@@ -93,17 +102,31 @@ impl Transport {
         if let Some(limits) = &self.limits {
             limits.wait(&agent).await;
         }
-        let Some((accounts, bare)) = &self.accounts else { return self.own.send(message.request()).await };
+        let Some((accounts, bare)) = &self.accounts else {
+            return self.counted(&self.own, message.request()).await;
+        };
         let failed = |error: kaji_runtime::Error| kube::Error::Service(error.into());
         let Some(authorization) = accounts.authorization(&agent).await.map_err(failed)? else {
-            return self.own.send(message.request()).await;
+            return self.counted(&self.own, message.request()).await;
         };
         let mut request = message.request();
         request.headers_mut().insert(header::AUTHORIZATION, authorization.clone());
-        let response = bare.send(request).await?;
+        let response = self.counted(bare, request).await?;
         if response.status() == StatusCode::UNAUTHORIZED {
             accounts.refused(&agent, &authorization).await;
         }
         Ok(response)
+    }
+
+    async fn counted(
+        &self,
+        client: &kube::Client,
+        request: Request<Body>,
+    ) -> Result<Response<Body>, kube::Error> {
+        let (method, since) = (request.method().clone(), Instant::now());
+        let answer = client.send(request).await;
+        let code = answer.as_ref().ok().map(Response::status);
+        self.metrics.answered(&self.host, &method, code, since.elapsed());
+        answer
     }
 }

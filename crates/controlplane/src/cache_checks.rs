@@ -50,8 +50,8 @@ impl CacheChecks {
     /// Adds the metric to those of a server.
     pub fn register(&self, registry: &mut Registry) {
         registry.register(
-            "apiserver_storage_consistency_checks",
-            "Counter for status of consistency checks between etcd and watch cache",
+            "apiserver_storage_consistency_checks_total",
+            "[ALPHA] Counter for status of consistency checks between etcd and watch cache",
             self.outcomes.clone(),
         );
     }

@@ -50,28 +50,24 @@ impl Metrics {
     /// Adds the metrics to a registry.
     pub fn register(&self, registry: &mut Registry) {
         let dns = registry.sub_registry_with_prefix("coredns_dns");
-        dns.register("requests", "Counter of DNS requests made", self.requests.clone());
-        dns.register("responses", "Counter of response status codes", self.responses.clone());
+        dns.register("requests_total", "Counter of DNS requests made", self.requests.clone());
+        dns.register("responses_total", "Counter of response status codes", self.responses.clone());
         dns.register(
             "request_duration_seconds",
             "Histogram of the time (in seconds) each request took",
             self.durations.clone(),
         );
         let cache = registry.sub_registry_with_prefix("coredns_cache");
-        cache.register("hits", "The count of cache hits", self.cache_hits.clone());
-        cache.register("misses", "The count of cache misses", self.cache_misses.clone());
+        cache.register("hits_total", "The count of cache hits", self.cache_hits.clone());
+        cache.register("misses_total", "The count of cache misses", self.cache_misses.clone());
     }
 
-    /// The metrics in the text format of OpenMetrics.
+    /// The page.
     #[must_use]
     pub fn page(&self) -> String {
-        let (mut registry, mut page) = (Registry::default(), String::new());
+        let mut registry = Registry::default();
         self.register(&mut registry);
-        if let Err(error) = prometheus_client::encoding::text::encode(&mut page, &registry) {
-            // Writing to a String cannot fail.
-            tracing::error!(%error, "metrics of cluster DNS");
-        }
-        page
+        kaji_exposition::component(&registry)
     }
 
     /// Counts a request.
@@ -120,15 +116,16 @@ mod tests {
         metrics.cache(true);
         metrics.cache(false);
         let page = metrics.page();
+        assert!(kaji_testing::text_format::parse(&page).unwrap().contains_key("process_cpu_seconds_total"));
         let lines: Vec<&str> =
-            page.lines().filter(|l| !l.starts_with('#') && !l.contains("_bucket")).collect();
+            page.lines().filter(|l| l.starts_with("coredns_") && !l.contains("_bucket")).collect();
         expect_test::expect![[r#"
-            coredns_dns_requests_total{proto="udp"} 1
-            coredns_dns_responses_total{rcode="NXDOMAIN"} 1
+            coredns_cache_hits_total 1
+            coredns_cache_misses_total 1
             coredns_dns_request_duration_seconds_sum 0.001
             coredns_dns_request_duration_seconds_count 1
-            coredns_cache_hits_total 1
-            coredns_cache_misses_total 1"#]]
+            coredns_dns_requests_total{proto="udp"} 1
+            coredns_dns_responses_total{rcode="NXDOMAIN"} 1"#]]
         .assert_eq(&lines.join("\n"));
     }
 }

@@ -116,28 +116,27 @@ impl Metrics {
     /// Puts them on a page.
     pub fn register(&self, registry: &mut Registry) {
         let name = |text: &str| format!("apiserver_envelope_encryption_{text}");
-        let help = "KMS operation duration with gRPC error code status total.";
+        let help = "[ALPHA] KMS operation duration with gRPC error code status total.";
         registry.register(name("kms_operations_latency_seconds"), help, self.calls.clone());
-        let help =
-            "Number of times a keyID is used split by transformation type, provider, and apiserver identity.";
-        registry.register(name("key_id_hash"), help, self.used.clone());
-        let help = "The last time in seconds when a keyID was used.";
+        let help = "[ALPHA] Number of times a keyID is used split by transformation type, provider, and apiserver identity.";
+        registry.register(name("key_id_hash_total"), help, self.used.clone());
+        let help = "[ALPHA] The last time in seconds when a keyID was used.";
         registry.register(name("key_id_hash_last_timestamp_seconds"), help, self.used_at.clone());
-        let help = "The last time in seconds when a keyID was returned by the Status RPC call.";
+        let help = "[ALPHA] The last time in seconds when a keyID was returned by the Status RPC call.";
         registry.register(name("key_id_hash_status_last_timestamp_seconds"), help, self.seen_at.clone());
-        let help = "Number of times an invalid keyID is returned by the Status RPC call split by error.";
-        registry.register(name("invalid_key_id_from_status"), help, self.invalid.clone());
-        let help = "Number of records in data encryption key (DEK) source cache. On a restart, this value is an \
-                    approximation of the number of decrypt RPC calls the server will make to the KMS plugin.";
+        let help =
+            "[ALPHA] Number of times an invalid keyID is returned by the Status RPC call split by error.";
+        registry.register(name("invalid_key_id_from_status_total"), help, self.invalid.clone());
+        let help = "[ALPHA] Number of records in data encryption key (DEK) source cache. On a restart, this value is an approximation of the number of decrypt RPC calls the server will make to the KMS plugin.";
         registry.register(name("dek_source_cache_size"), help, self.known.clone());
         let name = |text: &str| format!("apiserver_storage_{text}");
-        let help = "Total number of transformations, by resource, direction, transformer and outcome.";
-        registry.register(name("transformation_operations"), help, self.operations.clone());
-        let help = "Latencies in seconds of value transformation operations.";
+        let help = "[ALPHA] Total number of transformations. Successful transformation will have a status 'OK' and a varied status string when the transformation fails. The status, resource, and transformation_type fields can be used for alerting purposes. For example, you can monitor for encryption/decryption failures using the transformation_type (e.g., from_storage for decryption and to_storage for encryption). Additionally, these fields can be used to ensure that the correct transformers are applied to each resource.";
+        registry.register(name("transformation_operations_total"), help, self.operations.clone());
+        let help = "[ALPHA] Latencies in seconds of value transformation operations.";
         registry.register(name("transformation_duration_seconds"), help, self.durations.clone());
-        let help = "Total number of cache misses while accessing key decryption key(KEK).";
-        registry.register(name("envelope_transformation_cache_misses"), help, self.misses.clone());
-        let help = "Latencies in seconds of data encryption key(DEK) generation operations.";
+        let help = "[ALPHA] Total number of cache misses while accessing key decryption key(KEK).";
+        registry.register(name("envelope_transformation_cache_misses_total"), help, self.misses.clone());
+        let help = "[ALPHA] Latencies in seconds of data encryption key(DEK) generation operations.";
         registry.register(name("data_key_generation_duration_seconds"), help, self.generated.clone());
     }
 
@@ -246,8 +245,7 @@ mod tests {
         }
         let mut registry = Registry::default();
         metrics.register(&mut registry);
-        let mut page = String::new();
-        prometheus_client::encoding::text::encode(&mut page, &registry).unwrap();
+        let page = kaji_exposition::encode(&registry);
         for (name, lines) in [
             ("key_id_hash_total{", KEY_IDS),
             ("key_id_hash_last_timestamp_seconds{", KEY_IDS),

@@ -8,7 +8,7 @@ mod chain;
 mod extras;
 mod reinvocation;
 
-use crate::{deadline::Deadline, options};
+use crate::{deadline::Deadline, options, webhook_time::WebhookTime};
 use kaji_meta::{GroupResource, GroupVersionKind, GroupVersionResource, Random, Status, object, text};
 use kaji_resource::{Api, BoxFuture, ResourceDef, UserInfo};
 use serde_json::Value;
@@ -91,6 +91,8 @@ pub struct Attributes<'a> {
     pub now: jiff::Timestamp,
     /// Until when plugins may wait.
     pub deadline: Deadline,
+    /// Counts the time of webhooks.
+    pub webhooks: &'a WebhookTime,
     /// Randomness.
     pub random: &'a dyn Random,
 }

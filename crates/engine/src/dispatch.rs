@@ -71,10 +71,14 @@ impl Engine {
 /// Upstream's annotations about a version that is going to be removed.
 fn note_deprecation(text: &str, audit: &dyn AuditContext) {
     audit.annotate("k8s.io/deprecated", "true");
-    let removed = text.split_once("unavailable in v").map(|(_, rest)| rest);
-    if let Some(release) = removed.and_then(|rest| rest.split(['+', ' ', ',', ';']).next()) {
+    if let Some(release) = removed_release(text) {
         audit.annotate("k8s.io/removed-release", release);
     }
+}
+
+/// The release in which a deprecated version is removed, if its warning names one.
+pub fn removed_release(warning: &str) -> Option<&str> {
+    warning.split_once("unavailable in v")?.1.split(['+', ' ', ',', ';']).next()
 }
 
 /// Whether what a request is about has a protobuf form: built-in kinds, and the Scale of anything.

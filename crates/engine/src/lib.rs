@@ -2,7 +2,7 @@
 //!
 //! The modules, from the bottom up; each uses only modules above it in this list (a test checks that):
 //!
-//! 1. `audit`, `deadline`: what a request carries
+//! 1. `audit`, `deadline`, `webhook_time`: what a request carries
 //! 2. `storage`, `response`: stored and sent bytes
 //! 3. `request`, `attribution`: one API request, and which revisions it has made
 //! 4. `cache`: the watch cache of one resource
@@ -48,6 +48,7 @@ pub mod storage;
 #[cfg(test)]
 mod tests;
 mod verbs;
+mod webhook_time;
 
 pub use admission::{
     Admission, Annotations, Attributes, ExtraUpdate, Operation, Phases, Reinvocation, TransactionExtras,
@@ -55,6 +56,7 @@ pub use admission::{
 pub use attribution::{Attribution, Attributions};
 pub use audit::AuditContext;
 pub use deadline::Deadline;
+pub use dispatch::removed_release;
 pub use encode::SEPARATE_OBJECTS;
 pub use engine::{Engine, EngineError, EngineOptions};
 pub use registry::{Registry, Resource};
@@ -62,3 +64,4 @@ pub use request::{
     Accept, ApiRequest, CreateAuthorizer, Encoding, Form, MediaTypeOptions, MemoryReservation,
 };
 pub use response::{ApiResponse, Body, ChunkIter};
+pub use webhook_time::WebhookTime;

@@ -30,6 +30,7 @@ use crate::{
     options::{OperationOptions, WriteOptions},
     registry::Resource,
     request::{ApiRequest, MemoryReservation},
+    webhook_time::WebhookTime,
 };
 use bytes::Bytes;
 pub(crate) use conversion_stage::{ConversionStage, State};
@@ -147,6 +148,8 @@ pub(crate) struct Op<'a> {
     pub uncertain: AtomicBool,
     /// Memory that its request has reserved.
     pub memory: Option<Arc<dyn MemoryReservation>>,
+    /// Counts the time of webhooks.
+    pub webhooks: Arc<WebhookTime>,
 }
 
 impl<'a> Op<'a> {
@@ -164,7 +167,8 @@ impl<'a> Op<'a> {
         let op =
             Self::internal(engine, res, &req.version, subresource, &req.user, (namespace, name), options)?;
         let conversion = op.conversion.with_deadline(req.deadline);
-        Ok(Op { internal: false, deadline: req.deadline, memory: req.memory.clone(), conversion, ..op })
+        let (deadline, memory, webhooks) = (req.deadline, req.memory.clone(), req.webhooks.clone());
+        Ok(Op { internal: false, deadline, memory, webhooks, conversion, ..op })
     }
 
     /// A write from inside the process.
@@ -209,6 +213,7 @@ impl<'a> Op<'a> {
             labelled: AtomicBool::new(false),
             uncertain: AtomicBool::new(false),
             memory: None,
+            webhooks: Arc::default(),
         })
     }
 
@@ -271,6 +276,7 @@ impl<'a> Op<'a> {
             extras: &self.output.extras,
             now: self.now,
             deadline: self.deadline,
+            webhooks: &self.webhooks,
             random: &*self.engine.random,
         }
     }

@@ -2,7 +2,7 @@
 //!
 //! Invariant: everything here is bounded by the server before it arrives (body size, header size, query size).
 
-use crate::{audit::AuditContext, deadline::Deadline};
+use crate::{audit::AuditContext, deadline::Deadline, webhook_time::WebhookTime};
 use bytes::Bytes;
 use kaji_meta::{GroupResource, Query, Status};
 use kaji_resource::{BoxFuture, UserInfo, Verb};
@@ -139,6 +139,8 @@ pub struct ApiRequest {
     pub create_authorizer: Option<Arc<dyn CreateAuthorizer>>,
     /// Until when: a write that is not committed by then is not made.
     pub deadline: Deadline,
+    /// Counts the time of webhooks.
+    pub webhooks: Arc<WebhookTime>,
 }
 
 /// The user of requests by the server itself.
@@ -172,6 +174,7 @@ impl ApiRequest {
             audit: None,
             create_authorizer: None,
             deadline: Default::default(),
+            webhooks: Arc::default(),
         }
     }
 

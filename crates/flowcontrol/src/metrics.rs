@@ -152,58 +152,57 @@ impl FlowMetrics {
 
     /// What becomes of requests, and how long it takes.
     fn register_requests(&self, registry: &mut Registry) {
-        // The encoder appends `_total` to counters.
         registry.register(
-            "rejected_requests",
-            "Number of requests rejected by API Priority and Fairness subsystem",
+            "rejected_requests_total",
+            "[BETA] Number of requests rejected by API Priority and Fairness subsystem",
             self.rejected.clone(),
         );
         registry.register(
-            "dispatched_requests",
-            "Number of requests executed by API Priority and Fairness subsystem",
+            "dispatched_requests_total",
+            "[BETA] Number of requests executed by API Priority and Fairness subsystem",
             self.dispatched.clone(),
         );
         registry.register(
             "current_inqueue_requests",
-            "Number of requests currently pending in queues of the API Priority and Fairness subsystem",
+            "[BETA] Number of requests currently pending in queues of the API Priority and Fairness subsystem",
             self.waiting.clone(),
         );
         registry.register(
             "current_inqueue_seats",
-            "Number of seats currently pending in queues of the API Priority and Fairness subsystem",
+            "[ALPHA] Number of seats currently pending in queues of the API Priority and Fairness subsystem",
             self.waiting_seats.clone(),
         );
-        registry.register("current_executing_requests", "Number of requests in initial (for a WATCH) or any (for a non-WATCH) execution stage in the API Priority and Fairness subsystem", self.executing.clone());
-        registry.register("current_executing_seats", "Concurrency (number of seats) occupied by the currently executing (initial stage for a WATCH, any stage otherwise) requests in the API Priority and Fairness subsystem", self.executing_seats.clone());
-        registry.register("request_queue_length_after_enqueue", "Length of queue in the API Priority and Fairness subsystem, as seen by each request after it is enqueued", self.length.clone());
+        registry.register("current_executing_requests", "[BETA] Number of requests in initial (for a WATCH) or any (for a non-WATCH) execution stage in the API Priority and Fairness subsystem", self.executing.clone());
+        registry.register("current_executing_seats", "[BETA] Concurrency (number of seats) occupied by the currently executing (initial stage for a WATCH, any stage otherwise) requests in the API Priority and Fairness subsystem", self.executing_seats.clone());
+        registry.register("request_queue_length_after_enqueue", "[ALPHA] Length of queue in the API Priority and Fairness subsystem, as seen by each request after it is enqueued", self.length.clone());
         registry.register(
             "request_wait_duration_seconds",
-            "Length of time a request spent waiting in its queue",
+            "[BETA] Length of time a request spent waiting in its queue",
             self.wait.clone(),
         );
-        registry.register("request_execution_seconds", "Duration of initial stage (for a WATCH) or any (for a non-WATCH) stage of request execution in the API Priority and Fairness subsystem", self.execution.clone());
+        registry.register("request_execution_seconds", "[ALPHA] Duration of initial stage (for a WATCH) or any (for a non-WATCH) stage of request execution in the API Priority and Fairness subsystem", self.execution.clone());
         registry.register(
             "watch_count_samples",
-            "count of watchers for mutating requests in API Priority and Fairness",
+            "[ALPHA] count of watchers for mutating requests in API Priority and Fairness",
             self.watchers.clone(),
         );
-        registry.register("work_estimated_seats", "Number of estimated seats (maximum of initial and final seats) associated with requests in API Priority and Fairness", self.seats.clone());
-        registry.register("request_dispatch_no_accommodation", "Number of times a dispatch attempt resulted in a non accommodation due to lack of available seats", self.no_accommodation.clone());
+        registry.register("work_estimated_seats", "[ALPHA] Number of estimated seats (maximum of initial and final seats) associated with requests in API Priority and Fairness", self.seats.clone());
+        registry.register("request_dispatch_no_accommodation_total", "[ALPHA] Number of times a dispatch attempt resulted in a non accommodation due to lack of available seats", self.no_accommodation.clone());
     }
 
     /// The virtual time of fair queuing: R of a priority level, S of its queues.
     fn register_virtual_time(&self, registry: &mut Registry) {
-        registry.register("current_r", "R(time of last change)", self.current_r.clone());
-        registry.register("dispatch_r", "R(time of last dispatch)", self.dispatch_r.clone());
-        registry.register("latest_s", "S(most recently dispatched request)", self.latest_s.clone());
+        registry.register("current_r", "[ALPHA] R(time of last change)", self.current_r.clone());
+        registry.register("dispatch_r", "[ALPHA] R(time of last dispatch)", self.dispatch_r.clone());
+        registry.register("latest_s", "[ALPHA] S(most recently dispatched request)", self.latest_s.clone());
         registry.register(
             "next_s_bounds",
-            "min and max, over queues, of S(oldest waiting request in queue)",
+            "[ALPHA] min and max, over queues, of S(oldest waiting request in queue)",
             self.next_s.clone(),
         );
         registry.register(
             "next_discounted_s_bounds",
-            "min and max, over queues, of S(oldest waiting request in queue) - estimated work in progress",
+            "[ALPHA] min and max, over queues, of S(oldest waiting request in queue) - estimated work in progress",
             self.next_discounted_s.clone(),
         );
     }
@@ -212,22 +211,22 @@ impl FlowMetrics {
     fn register_limits(&self, registry: &mut Registry) {
         registry.register(
             "nominal_limit_seats",
-            "Nominal number of execution seats configured for each priority level",
+            "[BETA] Nominal number of execution seats configured for each priority level",
             self.nominal.clone(),
         );
         registry.register(
             "lower_limit_seats",
-            "Configured lower bound on number of execution seats available to each priority level",
+            "[ALPHA] Configured lower bound on number of execution seats available to each priority level",
             self.lower.clone(),
         );
         registry.register(
             "upper_limit_seats",
-            "Configured upper bound on number of execution seats available to each priority level",
+            "[ALPHA] Configured upper bound on number of execution seats available to each priority level",
             self.upper.clone(),
         );
         registry.register(
             "current_limit_seats",
-            "current derived number of execution seats available to each priority level",
+            "[ALPHA] current derived number of execution seats available to each priority level",
             self.current.clone(),
         );
     }
@@ -236,24 +235,28 @@ impl FlowMetrics {
     fn register_demand(&self, registry: &mut Registry) {
         registry.register(
             "demand_seats_high_watermark",
-            "High watermark, over last adjustment period, of demand_seats",
+            "[ALPHA] High watermark, over last adjustment period, of demand_seats",
             self.demand_high.clone(),
         );
         registry.register(
             "demand_seats_average",
-            "Time-weighted average, over last adjustment period, of demand_seats",
+            "[ALPHA] Time-weighted average, over last adjustment period, of demand_seats",
             self.demand_average.clone(),
         );
         registry.register(
             "demand_seats_stdev",
-            "Time-weighted standard deviation, over last adjustment period, of demand_seats",
+            "[ALPHA] Time-weighted standard deviation, over last adjustment period, of demand_seats",
             self.demand_deviation.clone(),
         );
-        registry.register("demand_seats_smoothed", "Smoothed seat demands", self.demand_smoothed.clone());
-        registry.register("target_seats", "Seat allocation targets", self.target.clone());
+        registry.register(
+            "demand_seats_smoothed",
+            "[ALPHA] Smoothed seat demands",
+            self.demand_smoothed.clone(),
+        );
+        registry.register("target_seats", "[ALPHA] Seat allocation targets", self.target.clone());
         registry.register(
             "seat_fair_frac",
-            "Fair fraction of server's concurrency to allocate to each priority level that can use it",
+            "[ALPHA] Fair fraction of server's concurrency to allocate to each priority level that can use it",
             self.fair.clone(),
         );
     }

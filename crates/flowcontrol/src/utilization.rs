@@ -164,13 +164,13 @@ impl Which {
     fn help(self) -> &'static str {
         match self {
             Which::Seats => {
-                "Observations, at the end of every nanosecond, of utilization of seats for any stage of execution (but only initial stage for WATCHes)"
+                "EXPERIMENTAL: [ALPHA] Observations, at the end of every nanosecond, of utilization of seats for any stage of execution (but only initial stage for WATCHes)"
             }
             Which::Requests => {
-                "Observations, at the end of every nanosecond, of number of requests (as a fraction of the relevant limit) waiting or in any stage of execution (but only initial stage for WATCHes)"
+                "EXPERIMENTAL: [ALPHA] Observations, at the end of every nanosecond, of number of requests (as a fraction of the relevant limit) waiting or in any stage of execution (but only initial stage for WATCHes)"
             }
             Which::Demand => {
-                "Observations, at the end of every nanosecond, of (the number of seats each priority level could use) / (nominal number of seats for that level)"
+                "EXPERIMENTAL: [ALPHA] Observations, at the end of every nanosecond, of (the number of seats each priority level could use) / (nominal number of seats for that level)"
             }
         }
     }
@@ -211,8 +211,7 @@ mod tests {
         page.set(vec![("system".into(), seen.snapshot(200))]);
         let mut registry = Registry::default();
         page.register(&mut registry);
-        let mut text = String::new();
-        prometheus_client::encoding::text::encode(&mut text, &registry).unwrap();
+        let text = kaji_exposition::encode(&registry);
         let samples: Vec<&str> = text.lines().filter(|l| !l.starts_with('#')).collect();
         let short: Vec<String> = samples
             .iter()
@@ -220,14 +219,14 @@ mod tests {
             .map(|l| l.replace(r#"priority_level="system""#, "system"))
             .collect();
         expect_test::expect![[r#"
-            priority_level_seat_utilization_sum{phase="executing",system} 65.0
-            priority_level_seat_utilization_count{phase="executing",system} 200
-            priority_level_request_utilization_sum{phase="waiting",system} 45.0
-            priority_level_request_utilization_count{phase="waiting",system} 200
+            demand_seats_sum{system} 140
+            demand_seats_count{system} 200
             priority_level_request_utilization_sum{phase="executing",system} 32.5
             priority_level_request_utilization_count{phase="executing",system} 200
-            demand_seats_sum{system} 140.0
-            demand_seats_count{system} 200"#]]
+            priority_level_request_utilization_sum{phase="waiting",system} 45
+            priority_level_request_utilization_count{phase="waiting",system} 200
+            priority_level_seat_utilization_sum{phase="executing",system} 65
+            priority_level_seat_utilization_count{phase="executing",system} 200"#]]
         .assert_eq(&short.join("\n"));
         let bucket = |name: &str, edge: &str| {
             let found = samples.iter().find(|l| {
@@ -237,7 +236,7 @@ mod tests {
             });
             found.unwrap_or_else(|| panic!("{edge}: {text}")).rsplit_once(' ').unwrap().1.to_owned()
         };
-        let seats = ["0.0", "0.4", "0.5", "0.99", "1.0", "+Inf"]
+        let seats = ["0", "0.4", "0.5", "0.99", "1", "+Inf"]
             .map(|edge| bucket("priority_level_seat_utilization_bucket", edge));
         // 100 ns idle, half of 4 for 10 ns, all for 30 ns, half of 8 for 60 ns.
         assert_eq!(seats, ["100", "100", "170", "170", "200", "200"]);

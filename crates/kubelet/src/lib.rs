@@ -10,7 +10,6 @@ pub mod cloud;
 pub mod cluster_info;
 pub mod configuration;
 pub mod credential_providers;
-mod exposition;
 pub mod hostname;
 mod keyring;
 pub mod local_path;

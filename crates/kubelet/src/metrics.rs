@@ -5,9 +5,9 @@
 pub(crate) mod families;
 pub(crate) mod measured;
 
-use crate::exposition::{self, Page, Sample};
 use families::{Counted, Timed};
 use jiff::Timestamp;
+use kaji_exposition::{Page, Sample};
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicI64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -43,7 +43,7 @@ pub struct KubeletMetrics {
 fn sorted(labels: &[(&str, &str)]) -> String {
     let mut labels = labels.to_vec();
     labels.sort_unstable();
-    exposition::labels(&labels)
+    kaji_exposition::labels(&labels)
 }
 
 impl KubeletMetrics {
@@ -97,7 +97,7 @@ impl KubeletMetrics {
 
     /// Ends the series of a pod.
     pub(crate) fn forget_pod(&self, namespace: &str, name: &str) {
-        let own = exposition::labels(&[("namespace", namespace), ("pod", name)]);
+        let own = kaji_exposition::labels(&[("namespace", namespace), ("pod", name)]);
         let own = own.trim_start_matches('{').trim_end_matches('}').to_owned();
         let mut state = self.state();
         let is_other = |labels: &String| {
@@ -157,7 +157,7 @@ mod tests {
         let shown = || {
             let mut page = Page::default();
             metrics.add(&mut page);
-            page.0
+            page.finish()
         };
         expect_test::expect![[r##"
             # HELP kubelet_runtime_operations_total [ALPHA] Cumulative number of runtime operations by operation type.
@@ -167,10 +167,6 @@ mod tests {
             # HELP kubelet_started_pods_total [ALPHA] Cumulative number of pods started
             # TYPE kubelet_started_pods_total counter
             kubelet_started_pods_total 1
-            # HELP prober_probe_total [BETA] Cumulative number of a liveness, readiness or startup probe for a container by result.
-            # TYPE prober_probe_total counter
-            prober_probe_total{container="c",namespace="n",pod="a",pod_uid="u",probe_type="Liveness",result="successful"} 3
-            prober_probe_total{container="c",namespace="n",pod="ab",pod_uid="u",probe_type="Liveness",result="successful"} 1
             # HELP prober_probe_duration_seconds [ALPHA] Duration in seconds for a probe response.
             # TYPE prober_probe_duration_seconds histogram
             prober_probe_duration_seconds_bucket{container="c",namespace="n",pod="a",probe_type="Liveness",le="0.005"} 1
@@ -201,6 +197,10 @@ mod tests {
             prober_probe_duration_seconds_bucket{container="c",namespace="n",pod="ab",probe_type="Liveness",le="+Inf"} 1
             prober_probe_duration_seconds_sum{container="c",namespace="n",pod="ab",probe_type="Liveness"} 0.005
             prober_probe_duration_seconds_count{container="c",namespace="n",pod="ab",probe_type="Liveness"} 1
+            # HELP prober_probe_total [BETA] Cumulative number of a liveness, readiness or startup probe for a container by result.
+            # TYPE prober_probe_total counter
+            prober_probe_total{container="c",namespace="n",pod="a",pod_uid="u",probe_type="Liveness",result="successful"} 3
+            prober_probe_total{container="c",namespace="n",pod="ab",pod_uid="u",probe_type="Liveness",result="successful"} 1
         "##]].assert_eq(&shown());
         metrics.forget_pod("n", "a");
         let left: Vec<String> = shown().lines().filter(|l| l.contains("pod=")).map(str::to_owned).collect();

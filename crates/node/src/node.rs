@@ -19,6 +19,7 @@ use kaji_dns::metrics::Metrics;
 use kaji_dns::resolv_conf::{self, ResolvConf};
 use kaji_dns::server::{Listeners, Service};
 use kaji_dns::zone::Zone;
+use kaji_exposition::CONTENT_TYPE;
 use kaji_kubelet::cloud::ExternalCloud;
 use kaji_kubelet::configuration::{self, Configuration, ConfigurationError};
 use kaji_kubelet::credential_providers::{CredentialProviders, config::ConfigError};
@@ -36,7 +37,6 @@ use kaji_oci::rootless::Facts;
 use kaji_options::{ContainerRuntimeFlags, addresses::dns_service_ip};
 use kaji_proxy::ServiceProxy;
 use kaji_proxy::health::{self, Subject};
-use kaji_proxy::metrics::CONTENT_TYPE;
 use kaji_proxy::pages;
 use kaji_proxy::policy::PolicyConfig;
 use kaji_runtime::{

@@ -1,11 +1,12 @@
 //! The proxy's own health, and that of services for load balancers: answers as upstream's, and the server that gives them.
 
-use crate::metrics::{CONTENT_TYPE, Metrics};
+use crate::metrics::Metrics;
 use crate::pages;
 use bytes::Bytes;
 use http_body_util::Full;
 use hyper::{Response, StatusCode};
 use jiff::{SignedDuration, Timestamp};
+use kaji_exposition::{CONTENT_TYPE, slis::Slis};
 use kaji_meta::time::Clock;
 use serde_json::{Value, json};
 use std::{
@@ -33,12 +34,18 @@ pub struct Health {
     clock: Arc<dyn Clock>,
     state: Mutex<State>,
     metrics: Metrics,
+    slis: Slis,
 }
 
 impl Health {
     /// Healthy, of a node that is not eligible yet.
     pub fn new(clock: Arc<dyn Clock>) -> Arc<Health> {
-        Arc::new(Health { clock, state: Mutex::default(), metrics: Metrics::default() })
+        Arc::new(Health {
+            clock,
+            state: Mutex::default(),
+            metrics: Metrics::default(),
+            slis: Slis::default(),
+        })
     }
 
     fn with<T>(&self, work: impl FnOnce(&mut State) -> T) -> T {
@@ -135,7 +142,7 @@ impl Health {
 pub enum Subject {
     /// `/healthz` and `/livez`.
     Proxy,
-    /// `/metrics` and `/proxyMode`.
+    /// `/metrics`, `/metrics/slis`, `/healthz` of the listener itself, and `/proxyMode`.
     Metrics,
     /// A service, whatever the path.
     Service {
@@ -157,6 +164,13 @@ fn answer(health: &Health, subject: &Subject, path: &str) -> Response<Full<Bytes
         Subject::Proxy => pages::not_found(),
         Subject::Metrics => match path {
             "/metrics" => pages::page(StatusCode::OK, CONTENT_TYPE, health.metrics.page()),
+            "/metrics/slis" => pages::page(StatusCode::OK, CONTENT_TYPE, health.slis.page()),
+            "/healthz" => {
+                for check in ["ping", "log"] {
+                    health.slis.observe(check, "healthz", true);
+                }
+                pages::page(StatusCode::OK, "text/plain; charset=utf-8", "ok".to_owned())
+            }
             "/proxyMode" => pages::page(StatusCode::OK, "text/plain; charset=utf-8", "nftables".to_owned()),
             _ => pages::not_found(),
         },

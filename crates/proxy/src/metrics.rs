@@ -6,7 +6,7 @@
 
 use hyper::StatusCode;
 use jiff::Timestamp;
-use prometheus_client::encoding::{EncodeLabelSet, text};
+use prometheus_client::encoding::EncodeLabelSet;
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::{Family, MetricConstructor};
 use prometheus_client::metrics::gauge::Gauge;
@@ -14,9 +14,6 @@ use prometheus_client::metrics::histogram::Histogram;
 use prometheus_client::registry::Registry;
 use std::sync::atomic::AtomicU64;
 use std::time::Duration;
-
-/// What [`Metrics::page`] is.
-pub const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 
 const FAMILIES: [&str; 2] = ["IPv4", "IPv6"];
 
@@ -91,56 +88,64 @@ impl Metrics {
         let rules = "sync_proxy_rules";
         registry.register(
             format!("{rules}_duration_seconds"),
-            "SyncProxyRules latency in seconds",
+            "[ALPHA] SyncProxyRules latency in seconds",
             self.syncs.clone(),
         );
         registry.register(
             "sync_full_proxy_rules_duration_seconds",
-            "SyncProxyRules latency in seconds for full resyncs",
+            "[ALPHA] SyncProxyRules latency in seconds for full resyncs",
             self.full_syncs.clone(),
         );
         registry.register(
             "sync_partial_proxy_rules_duration_seconds",
-            "SyncProxyRules latency in seconds for partial resyncs",
+            "[ALPHA] SyncProxyRules latency in seconds for partial resyncs",
             self.partial_syncs.clone(),
         );
         registry.register(
             format!("{rules}_last_timestamp_seconds"),
-            "The last time proxy rules were successfully synced",
+            "[ALPHA] The last time proxy rules were successfully synced",
             self.synced.clone(),
         );
         registry.register(
             format!("{rules}_last_queued_timestamp_seconds"),
-            "The last time a sync of proxy rules was queued",
+            "[ALPHA] The last time a sync of proxy rules was queued",
             self.queued.clone(),
         );
         registry.register(
-            format!("{rules}_nftables_sync_failures"),
-            "Cumulative proxy nftables sync failures",
+            format!("{rules}_nftables_sync_failures_total"),
+            "[ALPHA] Cumulative proxy nftables sync failures",
             self.failures.clone(),
         );
         registry.register(
-            format!("{rules}_service_changes"),
-            "Cumulative proxy rules Service changes",
+            format!("{rules}_service_changes_total"),
+            "[ALPHA] Cumulative proxy rules Service changes",
             self.service_changes.clone(),
         );
         registry.register(
             format!("{rules}_service_changes_pending"),
-            "Pending proxy rules Service changes",
+            "[ALPHA] Pending proxy rules Service changes",
             self.services_pending.clone(),
         );
         registry.register(
-            format!("{rules}_endpoint_changes"),
-            "Cumulative proxy rules Endpoint changes",
+            format!("{rules}_endpoint_changes_total"),
+            "[ALPHA] Cumulative proxy rules Endpoint changes",
             self.endpoint_changes.clone(),
         );
         registry.register(
             format!("{rules}_endpoint_changes_pending"),
-            "Pending proxy rules Endpoint changes",
+            "[ALPHA] Pending proxy rules Endpoint changes",
             self.endpoints_pending.clone(),
         );
-        registry.register("proxy_healthz", "Cumulative proxy healthz HTTP status", self.healthz.clone());
-        registry.register("proxy_livez", "Cumulative proxy livez HTTP status", self.livez.clone());
+        registry.register(
+            "proxy_healthz_total",
+            "[ALPHA] Cumulative proxy healthz HTTP status",
+            self.healthz.clone(),
+        );
+        registry.register(
+            "proxy_livez_total",
+            "[ALPHA] Cumulative proxy livez HTTP status",
+            self.livez.clone(),
+        );
     }
 
     /// A Service has changed.
@@ -190,15 +195,10 @@ impl Metrics {
         family.get_or_create(&OfCode { code: code.as_u16() }).inc();
     }
 
-    /// The page, of [`CONTENT_TYPE`].
+    /// The page.
     #[must_use]
     pub fn page(&self) -> String {
-        let mut page = String::new();
-        if let Err(error) = text::encode(&mut page, &self.registry) {
-            // Writing to a String cannot fail.
-            tracing::error!(%error, "metrics of the service proxy");
-        }
-        page
+        kaji_exposition::component(&self.registry)
     }
 }
 
@@ -219,7 +219,7 @@ mod tests {
         metrics.endpoints_changed(now);
         let shown = || -> Vec<String> {
             let page = metrics.page();
-            let lines = page.lines().filter(|l| !l.starts_with('#') && !l.contains("_bucket"));
+            let lines = page.lines().filter(|l| l.starts_with("kubeproxy_") && !l.contains("_bucket"));
             // Series of a family are in no order.
             let mut lines: Vec<String> = lines.map(str::to_owned).collect();
             lines.sort_unstable();
@@ -228,8 +228,8 @@ mod tests {
         expect_test::expect![[r#"
             kubeproxy_sync_proxy_rules_endpoint_changes_pending 2
             kubeproxy_sync_proxy_rules_endpoint_changes_total 2
-            kubeproxy_sync_proxy_rules_last_queued_timestamp_seconds{ip_family="IPv4"} 1767225600.0
-            kubeproxy_sync_proxy_rules_last_queued_timestamp_seconds{ip_family="IPv6"} 1767225600.0
+            kubeproxy_sync_proxy_rules_last_queued_timestamp_seconds{ip_family="IPv4"} 1.7672256e+09
+            kubeproxy_sync_proxy_rules_last_queued_timestamp_seconds{ip_family="IPv6"} 1.7672256e+09
             kubeproxy_sync_proxy_rules_service_changes_pending 1
             kubeproxy_sync_proxy_rules_service_changes_total 1"#]]
         .assert_eq(&shown().join("\n"));
@@ -256,10 +256,10 @@ mod tests {
             kubeproxy_sync_proxy_rules_duration_seconds_sum{ip_family="IPv6"} 0.004
             kubeproxy_sync_proxy_rules_endpoint_changes_pending 0
             kubeproxy_sync_proxy_rules_endpoint_changes_total 2
-            kubeproxy_sync_proxy_rules_last_queued_timestamp_seconds{ip_family="IPv4"} 1767225600.0
-            kubeproxy_sync_proxy_rules_last_queued_timestamp_seconds{ip_family="IPv6"} 1767225600.0
-            kubeproxy_sync_proxy_rules_last_timestamp_seconds{ip_family="IPv4"} 1767225600.0
-            kubeproxy_sync_proxy_rules_last_timestamp_seconds{ip_family="IPv6"} 1767225600.0
+            kubeproxy_sync_proxy_rules_last_queued_timestamp_seconds{ip_family="IPv4"} 1.7672256e+09
+            kubeproxy_sync_proxy_rules_last_queued_timestamp_seconds{ip_family="IPv6"} 1.7672256e+09
+            kubeproxy_sync_proxy_rules_last_timestamp_seconds{ip_family="IPv4"} 1.7672256e+09
+            kubeproxy_sync_proxy_rules_last_timestamp_seconds{ip_family="IPv6"} 1.7672256e+09
             kubeproxy_sync_proxy_rules_nftables_sync_failures_total{ip_family="IPv4"} 1
             kubeproxy_sync_proxy_rules_nftables_sync_failures_total{ip_family="IPv6"} 1
             kubeproxy_sync_proxy_rules_service_changes_pending 0

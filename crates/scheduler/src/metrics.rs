@@ -34,6 +34,11 @@ struct KindLabels {
     r#type: &'static str,
 }
 
+#[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
+struct PodLabels {
+    attempts: String,
+}
+
 /// How an attempt ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AttemptResult {
@@ -61,7 +66,7 @@ pub struct Metrics {
     attempts: Family<AttemptLabels, Counter>,
     duration: Family<AttemptLabels, Histogram, fn() -> Histogram>,
     algorithm: Histogram,
-    pod_duration: Histogram,
+    pod_duration: Family<PodLabels, Histogram, fn() -> Histogram>,
     pod_attempts: Histogram,
     pending: Family<QueueLabels, Gauge>,
     unschedulable: Family<PluginLabels, Gauge>,
@@ -80,13 +85,18 @@ fn seconds() -> Histogram {
     Histogram::new((0..15).map(|power| 0.001 * f64::from(1_u32 << power)))
 }
 
+/// Upstream's exponential buckets from 10 ms to an hour and a half.
+fn pod_seconds() -> Histogram {
+    Histogram::new((0..20).map(|power| 0.01 * f64::from(1_u32 << power)))
+}
+
 impl Default for Metrics {
     fn default() -> Self {
         Metrics {
             attempts: Family::default(),
             duration: Family::new_with_constructor(seconds as fn() -> Histogram),
             algorithm: seconds(),
-            pod_duration: Histogram::new((0..20).map(|power| 0.01 * f64::from(1_u32 << power))),
+            pod_duration: Family::new_with_constructor(pod_seconds as fn() -> Histogram),
             pod_attempts: Histogram::new([1.0, 2.0, 4.0, 8.0, 16.0]),
             pending: Family::default(),
             unschedulable: Family::default(),
@@ -106,64 +116,64 @@ impl Metrics {
     pub fn register(&self, registry: &mut Registry) {
         let all = registry.sub_registry_with_prefix("scheduler");
         all.register(
-            "schedule_attempts",
-            "Number of attempts to schedule pods, by the result",
+            "schedule_attempts_total",
+            "[STABLE] Number of attempts to schedule pods, by the result. 'unschedulable' means a pod could not be scheduled, while 'error' means an internal scheduler problem.",
             self.attempts.clone(),
         );
         all.register(
             "scheduling_attempt_duration_seconds",
-            "Scheduling attempt latency in seconds (scheduling algorithm + binding)",
+            "[STABLE] Scheduling attempt latency in seconds (scheduling algorithm + binding)",
             self.duration.clone(),
         );
         all.register(
             "scheduling_algorithm_duration_seconds",
-            "Scheduling algorithm latency in seconds",
+            "[ALPHA] Scheduling algorithm latency in seconds",
             self.algorithm.clone(),
         );
         all.register(
             "pod_scheduling_sli_duration_seconds",
-            "E2e latency for a pod being scheduled, from the time the pod enters the scheduling queue",
+            "[BETA] E2e latency for a pod being scheduled, from the time the pod enters the scheduling queue and might involve multiple scheduling attempts.",
             self.pod_duration.clone(),
         );
         all.register(
             "pod_scheduling_attempts",
-            "Number of attempts to successfully schedule a pod",
+            "[STABLE] Number of attempts to successfully schedule a pod.",
             self.pod_attempts.clone(),
         );
-        all.register("pending_pods", "Number of pending pods, by the queue type", self.pending.clone());
+        all.register("pending_pods", "[STABLE] Number of pending pods, by the queue type. 'active' means number of pods in activeQ; 'backoff' means number of pods in backoffQ; 'unschedulable' means number of pods in unschedulablePods that the scheduler attempted to schedule and failed; 'gated' is the number of unschedulable pods that the scheduler never attempted to schedule because they are gated.", self.pending.clone());
         all.register(
             "unschedulable_pods",
-            "The number of unschedulable pods broken down by plugin name",
+            "[BETA] The number of unschedulable pods broken down by plugin name. A pod will increment the gauge for all plugins that caused it to not schedule and so this metric have meaning only when broken down by plugin.",
             self.unschedulable.clone(),
         );
         all.register(
             "cache_size",
-            "Number of nodes, pods, and assumed pods in the scheduler cache",
+            "[ALPHA] Number of nodes, pods, and assumed (bound) pods in the scheduler cache.",
             self.cache.clone(),
         );
         all.register(
-            "preemption_attempts",
-            "Total preemption attempts in the cluster till now",
+            "preemption_attempts_total",
+            "[STABLE] Total preemption attempts in the cluster till now",
             self.preemption_attempts.clone(),
         );
         all.register(
             "preemption_victims",
-            "Number of selected preemption victims",
+            "[STABLE] Number of selected preemption victims",
             self.preemption_victims.clone(),
         );
         all.register(
-            "podgroup_schedule_attempts",
-            "Number of attempts to schedule pod group, by the result",
+            "podgroup_schedule_attempts_total",
+            "[ALPHA] Number of attempts to schedule pod group, by the result. 'unschedulable' means a pod group could not be scheduled, while 'error' means an internal scheduler problem.",
             self.group_attempts.clone(),
         );
         all.register(
             "podgroup_scheduling_algorithm_duration_seconds",
-            "Pod group scheduling algorithm latency in seconds",
+            "[ALPHA] Pod group scheduling algorithm latency in seconds",
             self.group_algorithm.clone(),
         );
         all.register(
             "podgroup_scheduling_attempt_duration_seconds",
-            "Pod group scheduling attempt latency in seconds (scheduling algorithm + binding)",
+            "[ALPHA] Pod group scheduling attempt latency in seconds (scheduling algorithm + binding)",
             self.group_duration.clone(),
         );
         self.devices.register(all);
@@ -191,7 +201,10 @@ impl Metrics {
 
     /// A pod was scheduled, so long after it came, with so many attempts.
     pub fn scheduled(&self, took: Duration, attempts: u32) {
-        self.pod_duration.observe(took.as_secs_f64());
+        // As many series as upstream has.
+        let attempts_label = if attempts >= 15 { "15+".to_owned() } else { attempts.to_string() };
+        let labels = PodLabels { attempts: attempts_label };
+        self.pod_duration.get_or_create(&labels).observe(took.as_secs_f64());
         self.pod_attempts.observe(f64::from(attempts));
     }
 

@@ -9,7 +9,7 @@ use crate::{
 use bytes::Bytes;
 use http::{HeaderMap, HeaderValue, Response, header};
 use kaji_engine::{
-    ApiRequest, ApiResponse, AuditContext, Body, CreateAuthorizer, Deadline, MemoryReservation,
+    ApiRequest, ApiResponse, AuditContext, Body, CreateAuthorizer, Deadline, MemoryReservation, WebhookTime,
 };
 use kaji_meta::{Query, Status};
 use kaji_resource::{Carries, UserInfo, Verb};
@@ -37,12 +37,14 @@ pub struct Parts<'a> {
     pub create_authorizer: Option<Arc<dyn CreateAuthorizer>>,
     /// Until when.
     pub deadline: Deadline,
+    /// Counts the time of webhooks.
+    pub webhooks: Arc<WebhookTime>,
 }
 
 /// Builds the engine's request, or tells why not (405, 406).
 pub fn request(parts: Parts<'_>) -> Result<ApiRequest, Status> {
-    let Parts { headers, info, target, user, body, memory, audit_id, audit, create_authorizer, deadline } =
-        parts;
+    let Parts { headers, info, target, user, body, memory, audit_id, audit, .. } = parts;
+    let Parts { create_authorizer, deadline, webhooks, .. } = parts;
     let verb = verb(&info.verb).ok_or_else(routing::method_not_allowed)?;
     let text = |name| headers.get(name).and_then(|v: &HeaderValue| v.to_str().ok());
     let mut accept = negotiate::accept(text(header::ACCEPT), verb == Verb::Watch).ok_or_else(|| {
@@ -79,7 +81,14 @@ pub fn request(parts: Parts<'_>) -> Result<ApiRequest, Status> {
         audit,
         create_authorizer,
         deadline,
+        webhooks,
     })
+}
+
+/// Whether the body of a PATCH is a server-side apply.
+pub fn is_apply(headers: &HeaderMap) -> bool {
+    let kind = headers.get(header::CONTENT_TYPE).and_then(|v| v.to_str().ok()).unwrap_or_default();
+    kind.split(';').next().is_some_and(|kind| kind.trim().starts_with("application/apply-patch+"))
 }
 
 /// What the history has of a write.

@@ -2,7 +2,7 @@
 
 use prometheus_client::{
     encoding::EncodeLabelSet,
-    metrics::{family::Family, gauge::Gauge, histogram::Histogram},
+    metrics::{counter::Counter, family::Family, histogram::Histogram},
     registry::Registry,
 };
 use std::time::Duration;
@@ -28,11 +28,12 @@ pub(crate) enum Attempt<'a> {
     Error,
 }
 
-/// The metrics of authentication. Upstream's counters do not end in `_total`, as this library's do.
+/// The metrics of authentication.
 pub(crate) struct AuthenticationMetrics {
-    users: Family<UserLabel, Gauge>,
-    attempts: Family<ResultLabel, Gauge>,
+    users: Family<UserLabel, Counter>,
+    attempts: Family<ResultLabel, Counter>,
     durations: Family<ResultLabel, Histogram, fn() -> Histogram>,
+    expirations: Histogram,
 }
 
 fn buckets() -> Histogram {
@@ -45,6 +46,23 @@ impl Default for AuthenticationMetrics {
             users: Family::default(),
             attempts: Family::default(),
             durations: Family::new_with_constructor(buckets as fn() -> Histogram),
+            // Half an hour to a year.
+            expirations: Histogram::new([
+                0.0,
+                1800.0,
+                3600.0,
+                7200.0,
+                21600.0,
+                43200.0,
+                86400.0,
+                172_800.0,
+                345_600.0,
+                604_800.0,
+                2_592_000.0,
+                7_776_000.0,
+                15_552_000.0,
+                31_104_000.0,
+            ]),
         }
     }
 }
@@ -52,12 +70,19 @@ impl Default for AuthenticationMetrics {
 impl AuthenticationMetrics {
     /// Makes them part of a page.
     pub fn register(&self, registry: &mut Registry) {
-        let help = "Counter of authenticated requests broken out by username.";
+        let help = "[ALPHA] Counter of authenticated requests broken out by username.";
         registry.register("authenticated_user_requests", help, self.users.clone());
-        let help = "Counter of authenticated attempts.";
+        let help = "[ALPHA] Counter of authenticated attempts.";
         registry.register("authentication_attempts", help, self.attempts.clone());
-        let help = "Authentication duration in seconds broken out by result.";
+        let help = "[ALPHA] Authentication duration in seconds broken out by result.";
         registry.register("authentication_duration_seconds", help, self.durations.clone());
+        let help = "[ALPHA] Distribution of the remaining lifetime on the certificate used to authenticate a request.";
+        registry.register("apiserver_client_certificate_expiration_seconds", help, self.expirations.clone());
+    }
+
+    /// A request came with a certificate that is valid for so many seconds more.
+    pub fn certificate(&self, remaining: f64) {
+        self.expirations.observe(remaining);
     }
 
     /// Counts one.
@@ -99,14 +124,16 @@ mod tests {
         }
         attempts.count(Attempt::Failure, Duration::ZERO);
         attempts.count(Attempt::Error, Duration::ZERO);
+        attempts.certificate(2_000_000.0);
         let mut registry = Registry::default();
         attempts.register(&mut registry);
-        let mut page = String::new();
-        prometheus_client::encoding::text::encode(&mut page, &registry).unwrap();
+        let page = kaji_exposition::encode(&registry);
         let mut lines: Vec<&str> =
             page.lines().filter(|l| !l.starts_with('#') && !l.contains("_bucket{")).collect();
         lines.sort_unstable();
         expect![[r#"
+            apiserver_client_certificate_expiration_seconds_count 1
+            apiserver_client_certificate_expiration_seconds_sum 2e+06
             authenticated_user_requests{username="admin"} 1
             authenticated_user_requests{username="email_id"} 1
             authenticated_user_requests{username="other"} 2
@@ -116,8 +143,8 @@ mod tests {
             authentication_duration_seconds_count{result="error"} 1
             authentication_duration_seconds_count{result="failure"} 1
             authentication_duration_seconds_count{result="success"} 4
-            authentication_duration_seconds_sum{result="error"} 0.0
-            authentication_duration_seconds_sum{result="failure"} 0.0
+            authentication_duration_seconds_sum{result="error"} 0
+            authentication_duration_seconds_sum{result="failure"} 0
             authentication_duration_seconds_sum{result="success"} 0.012"#]]
         .assert_eq(&lines.join("\n"));
     }

@@ -73,18 +73,25 @@ impl AuthorizationMetrics {
     /// Makes them part of a page.
     pub fn register(&self, registry: &mut Registry) {
         let group = registry.sub_registry_with_prefix("apiserver_authorization");
-        let help = "Total number of terminal decisions made by an authorizer split by authorizer type, name, and decision.";
-        group.register("decisions", help, self.made.clone());
-        group.register("webhook_evaluations", "Round-trips to authorization webhooks.", self.trips.clone());
-        group.register("webhook_duration_seconds", "Request latency in seconds.", self.durations.clone());
-        let help = "NoOpinion results due to webhook timeout or error.";
-        group.register("webhook_evaluations_fail_open", help, self.open.clone());
-        let help = "Total number of exclusions when an authorization webhook is skipped because match conditions exclude it.";
-        group.register("match_condition_exclusions", help, self.excluded.clone());
-        let help = "Total number of errors when an authorization webhook encounters a match condition error split by authorizer type and name.";
-        group.register("match_condition_evaluation_errors", help, self.failed.clone());
-        let help =
-            "Authorization match condition evaluation time in seconds, split by authorizer type and name.";
+        let help = "[ALPHA] Total number of terminal decisions made by an authorizer split by authorizer type, name, and decision.";
+        group.register("decisions_total", help, self.made.clone());
+        group.register(
+            "webhook_evaluations_total",
+            "[ALPHA] Round-trips to authorization webhooks.",
+            self.trips.clone(),
+        );
+        group.register(
+            "webhook_duration_seconds",
+            "[ALPHA] Request latency in seconds.",
+            self.durations.clone(),
+        );
+        let help = "[ALPHA] NoOpinion results due to webhook timeout or error.";
+        group.register("webhook_evaluations_fail_open_total", help, self.open.clone());
+        let help = "[ALPHA] Total number of exclusions when an authorization webhook is skipped because match conditions exclude it.";
+        group.register("match_condition_exclusions_total", help, self.excluded.clone());
+        let help = "[ALPHA] Total number of errors when an authorization webhook encounters a match condition error split by authorizer type and name.";
+        group.register("match_condition_evaluation_errors_total", help, self.failed.clone());
+        let help = "[ALPHA] Authorization match condition evaluation time in seconds, split by authorizer type and name.";
         group.register("match_condition_evaluation_seconds", help, self.evaluated.clone());
         self.reloads.register(registry);
     }
@@ -135,18 +142,17 @@ mod tests {
         decisions.failed_open("w", "timeout");
         decisions.conditions("w", Duration::from_millis(2), true, false);
         decisions.conditions("w", Duration::from_millis(2), false, true);
-        let mut page = String::new();
-        prometheus_client::encoding::text::encode(&mut page, &registry).unwrap();
+        let page = kaji_exposition::encode(&registry);
         let mut lines: Vec<&str> =
             page.lines().filter(|l| !l.starts_with('#') && !l.contains("_bucket")).collect();
         lines.sort_unstable();
         expect_test::expect![[r#"
-            apiserver_authorization_decisions_total{type="RBAC",name="rbac",decision="allowed"} 2
-            apiserver_authorization_decisions_total{type="Webhook",name="w",decision="denied"} 1
-            apiserver_authorization_match_condition_evaluation_errors_total{type="Webhook",name="w"} 1
-            apiserver_authorization_match_condition_evaluation_seconds_count{type="Webhook",name="w"} 2
-            apiserver_authorization_match_condition_evaluation_seconds_sum{type="Webhook",name="w"} 0.004
-            apiserver_authorization_match_condition_exclusions_total{type="Webhook",name="w"} 1
+            apiserver_authorization_decisions_total{decision="allowed",name="rbac",type="RBAC"} 2
+            apiserver_authorization_decisions_total{decision="denied",name="w",type="Webhook"} 1
+            apiserver_authorization_match_condition_evaluation_errors_total{name="w",type="Webhook"} 1
+            apiserver_authorization_match_condition_evaluation_seconds_count{name="w",type="Webhook"} 2
+            apiserver_authorization_match_condition_evaluation_seconds_sum{name="w",type="Webhook"} 0.004
+            apiserver_authorization_match_condition_exclusions_total{name="w",type="Webhook"} 1
             apiserver_authorization_webhook_duration_seconds_count{name="w",result="success"} 1
             apiserver_authorization_webhook_duration_seconds_sum{name="w",result="success"} 0.02
             apiserver_authorization_webhook_evaluations_fail_open_total{name="w",result="timeout"} 1

@@ -4,6 +4,7 @@
 //! the connection's own back-pressure bounds memory; a compressed body is compressed piece by piece. Only a
 //! proxied body can fail, which aborts its connection.
 
+use crate::metrics::ResponseSize;
 use bytes::Bytes;
 use flate2::{Compression, write::GzEncoder};
 use futures_util::stream::{BoxStream, StreamExt};
@@ -49,6 +50,13 @@ pub enum ResponseBody {
         /// What its request holds until it has ended.
         held: Vec<Box<dyn Any + Send>>,
     },
+    /// A body with its size, which is counted while it is sent.
+    Measured {
+        /// The body.
+        inner: Box<ResponseBody>,
+        /// What has been sent of it.
+        size: ResponseSize,
+    },
 }
 
 impl ResponseBody {
@@ -76,8 +84,14 @@ impl ResponseBody {
                     .boxed();
             }
             ResponseBody::Proxied { held, .. } => held.push(Box::new(what)),
+            ResponseBody::Measured { inner, .. } => inner.hold(what),
             _ => {}
         }
+    }
+
+    /// The same body, with its size counted while it is sent.
+    pub(crate) fn measured(self, size: ResponseSize) -> Self {
+        ResponseBody::Measured { inner: Box::new(self), size }
     }
 
     /// The same body compressed, when it is large enough to be worth it. Streams stay as they are.
@@ -129,6 +143,13 @@ impl Body for ResponseBody {
                 Poll::Ready(piece) => piece,
             },
             ResponseBody::Proxied { inner, .. } => return Pin::new(inner).poll_frame(cx),
+            ResponseBody::Measured { inner, size } => {
+                let polled = Pin::new(&mut **inner).poll_frame(cx);
+                if let Poll::Ready(Some(Ok(frame))) = &polled {
+                    size.sent(frame.data_ref().map_or(0, Bytes::len));
+                }
+                return polled;
+            }
         };
         Poll::Ready(next.map(|b| Ok(Frame::data(b))))
     }
@@ -140,6 +161,7 @@ impl Body for ResponseBody {
             ResponseBody::Gzip { encoder, .. } => encoder.is_none(),
             ResponseBody::Lazy(_) | ResponseBody::Stream(_) => false,
             ResponseBody::Proxied { inner, .. } => inner.is_end_stream(),
+            ResponseBody::Measured { inner, .. } => inner.is_end_stream(),
         }
     }
 
@@ -151,6 +173,7 @@ impl Body for ResponseBody {
                 SizeHint::default()
             }
             ResponseBody::Proxied { inner, .. } => inner.size_hint(),
+            ResponseBody::Measured { inner, .. } => inner.size_hint(),
         }
     }
 }

@@ -67,6 +67,8 @@ pub struct Classification {
     uids: Option<(HeaderValue, HeaderValue)>,
     /// Whether it was rejected.
     pub refused: bool,
+    /// How long it was queued.
+    pub waited: Duration,
 }
 
 impl Classification {
@@ -141,7 +143,8 @@ impl FlowControl {
             return;
         }
         self.controller.metrics.register(registry);
-        let help = "Maximal number of queued requests in this apiserver per request kind in last second.";
+        let help =
+            "[ALPHA] Maximal number of queued requests in this apiserver per request kind in last second.";
         registry.register("apiserver_current_inqueue_requests", help, self.waiting.clone());
     }
 
@@ -214,6 +217,7 @@ impl FlowControl {
         let admitted = queued.acquire(request, arrived, (timeout / 4).min(LONGEST_WAIT)).await;
         if waits {
             let waited = self.now().saturating_sub(arrived);
+            classification.waited = Duration::from_nanos(waited);
             queued.metrics.waited(waited as f64 / 1e9, admitted.is_ok());
         }
         if admitted.is_err() {

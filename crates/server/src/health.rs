@@ -2,6 +2,7 @@
 //! Texts as upstream's `healthz` package writes them.
 
 use futures_util::future::BoxFuture;
+use kaji_exposition::slis::Slis;
 use kaji_meta::Query;
 use std::{
     sync::{
@@ -44,6 +45,7 @@ pub struct Health {
     /// Until when `/livez` passes checks of the start.
     grace: Mutex<Option<Instant>>,
     stopping: AtomicBool,
+    slis: Slis,
 }
 
 /// An answer: code and text.
@@ -105,7 +107,52 @@ impl Health {
             });
         }
         let excluded: Vec<&str> = query.all("exclude").collect();
-        Some(summary(endpoint, &checks, &excluded, query.first("verbose").is_some()).await)
+        Some(self.summary(endpoint, &checks, &excluded, query.first("verbose").is_some()).await)
+    }
+
+    async fn summary(
+        &self,
+        endpoint: &str,
+        checks: &[(String, Named)],
+        excluded: &[&str],
+        verbose: bool,
+    ) -> Answer {
+        let mut text = String::new();
+        let mut failed = vec![];
+        let kind = match endpoint {
+            "livez" => "livez",
+            "readyz" => "readyz",
+            _ => "healthz",
+        };
+        for (name, check) in checks {
+            if excluded.contains(&name.as_str()) {
+                text += &format!("[+]{name} excluded: ok\n");
+                continue;
+            }
+            let outcome = check.run().await;
+            self.slis.observe(name, kind, outcome.is_ok());
+            match outcome {
+                Ok(()) => text += &format!("[+]{name} ok\n"),
+                Err(reason) => {
+                    tracing::warn!(check = %name, %reason, "health check failed");
+                    failed.push(name.as_str());
+                    text += &format!("[-]{name} failed: reason withheld\n");
+                }
+            }
+        }
+        for name in excluded.iter().filter(|e| !checks.iter().any(|(n, _)| n == *e)) {
+            text += &format!("warn: some health checks cannot be excluded: no matches for {name:?}\n");
+        }
+        match (failed.is_empty(), verbose) {
+            (false, _) => (500, format!("{text}{endpoint} check failed\n")),
+            (true, true) => (200, format!("{text}{endpoint} check passed\n")),
+            (true, false) => (200, "ok".into()),
+        }
+    }
+
+    /// The page of what the checks of these endpoints have said.
+    pub fn slis(&self) -> String {
+        self.slis.page()
     }
 
     fn named(&self, endpoint: &str) -> Vec<(String, Named)> {
@@ -131,33 +178,6 @@ impl Health {
             checks.push(("shutdown".into(), Named::Quick(Arc::new(check))));
         }
         checks
-    }
-}
-
-async fn summary(endpoint: &str, checks: &[(String, Named)], excluded: &[&str], verbose: bool) -> Answer {
-    let mut text = String::new();
-    let mut failed = vec![];
-    for (name, check) in checks {
-        if excluded.contains(&name.as_str()) {
-            text += &format!("[+]{name} excluded: ok\n");
-            continue;
-        }
-        match check.run().await {
-            Ok(()) => text += &format!("[+]{name} ok\n"),
-            Err(reason) => {
-                tracing::warn!(check = %name, %reason, "health check failed");
-                failed.push(name.as_str());
-                text += &format!("[-]{name} failed: reason withheld\n");
-            }
-        }
-    }
-    for name in excluded.iter().filter(|e| !checks.iter().any(|(n, _)| n == *e)) {
-        text += &format!("warn: some health checks cannot be excluded: no matches for {name:?}\n");
-    }
-    match (failed.is_empty(), verbose) {
-        (false, _) => (500, format!("{text}{endpoint} check failed\n")),
-        (true, true) => (200, format!("{text}{endpoint} check passed\n")),
-        (true, false) => (200, "ok".into()),
     }
 }
 

@@ -74,6 +74,9 @@ impl Authentication {
             Err(_) => Attempt::Error,
         };
         attempts.count(attempt, started.elapsed());
+        if let Some(until) = parts.extensions.get::<Peer>().and_then(|peer| peer.until) {
+            attempts.certificate(until.duration_since(self.clock.now()).as_secs_f64());
+        }
         found.map_err(|refusal| unauthorized(&refusal))
     }
 

@@ -62,11 +62,8 @@ pub async fn serve(
             Form::of(parts, query, Offer::Json)?;
             Ok(text(200, JSON, version::info()))
         }
-        ("metrics", "") => Ok(text(
-            200,
-            "application/openmetrics-text; version=1.0.0; charset=utf-8",
-            stack.metrics.render(&stack.engine, &stack.flow),
-        )),
+        ("metrics", "") => Ok(metrics(parts, stack.metrics.render(&stack.engine, &stack.flow))),
+        ("metrics", "slis") => Ok(metrics(parts, stack.health.slis())),
         ("debug", page) => {
             let page =
                 page.strip_prefix("api_priority_and_fairness/").and_then(|p| stack.flow.debug(p, query));
@@ -88,6 +85,12 @@ pub async fn serve(
         },
         _ => Ok(not_found()),
     }
+}
+
+/// A page of metrics, in the form that the client takes.
+fn metrics(parts: &Parts, page: String) -> Response<ResponseBody> {
+    let accept = parts.headers.get(header::ACCEPT).and_then(|accept| accept.to_str().ok());
+    compressed(parts, text(200, kaji_exposition::content_type(accept), page))
 }
 
 /// A snapshot of everything that is stored, as the store has it. No default role but `cluster-admin` allows it.
@@ -246,6 +249,7 @@ fn index(stack: &Stack) -> Value {
         "/healthz",
         "/livez",
         "/metrics",
+        "/metrics/slis",
         "/openapi/v2",
         "/openapi/v3",
         "/openapi/v3/",

@@ -46,17 +46,18 @@ impl ReloadMetrics {
     /// Registers them.
     pub fn register(&self, registry: &mut Registry) {
         let what = self.what;
+        let level = if what == "encryption" { "ALPHA" } else { "BETA" };
         let group = registry.sub_registry_with_prefix(format!("apiserver_{what}_config_controller"));
         let help = format!(
-            "Total number of automatic reloads of {what} configuration split by status and apiserver identity."
+            "[{level}] Total number of automatic reloads of {what} configuration split by status and apiserver identity."
         );
-        group.register("automatic_reloads", help, self.reloads.clone());
+        group.register("automatic_reloads_total", help, self.reloads.clone());
         let help = format!(
-            "Timestamp of the last automatic reload of {what} configuration split by status and apiserver identity."
+            "[{level}] Timestamp of the last automatic reload of {what} configuration split by status and apiserver identity."
         );
         group.register("automatic_reload_last_timestamp_seconds", help, self.reloaded_at.clone());
         let help = format!(
-            "Information about the last applied {what} configuration with hash as label, split by apiserver identity."
+            "[ALPHA] Information about the last applied {what} configuration with hash as label, split by apiserver identity."
         );
         group.register("last_config_info", help, self.config.clone());
     }
@@ -98,13 +99,12 @@ mod tests {
         reloads.configured(b"old");
         reloads.configured(b"new");
         reloads.reloaded(true, Timestamp::from_millisecond(1_500).unwrap());
-        let mut page = String::new();
-        prometheus_client::encoding::text::encode(&mut page, &registry).unwrap();
+        let page = kaji_exposition::encode(&registry);
         let mut lines: Vec<&str> = page.lines().filter(|l| !l.starts_with('#')).collect();
         lines.sort_unstable();
         expect_test::expect![[r#"
-            apiserver_authorization_config_controller_automatic_reload_last_timestamp_seconds{status="success",apiserver_id_hash="sha256:b3eacd33433b31b5252351032c9b3e7a2e7aa7738d5decdf0dd6c62680853c06"} 1.5
-            apiserver_authorization_config_controller_automatic_reloads_total{status="success",apiserver_id_hash="sha256:b3eacd33433b31b5252351032c9b3e7a2e7aa7738d5decdf0dd6c62680853c06"} 1
+            apiserver_authorization_config_controller_automatic_reload_last_timestamp_seconds{apiserver_id_hash="sha256:b3eacd33433b31b5252351032c9b3e7a2e7aa7738d5decdf0dd6c62680853c06",status="success"} 1.5
+            apiserver_authorization_config_controller_automatic_reloads_total{apiserver_id_hash="sha256:b3eacd33433b31b5252351032c9b3e7a2e7aa7738d5decdf0dd6c62680853c06",status="success"} 1
             apiserver_authorization_config_controller_last_config_info{apiserver_id_hash="sha256:b3eacd33433b31b5252351032c9b3e7a2e7aa7738d5decdf0dd6c62680853c06",hash="sha256:11507a0e2f5e69d5dfa40a62a1bd7b6ee57e6bcd85c67c9b8431b36fff21c437"} 1"#]].assert_eq(&lines.join("\n"));
     }
 }

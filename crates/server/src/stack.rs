@@ -8,6 +8,8 @@
 //! - A panic is answered with 500 and affects no other request.
 //! - A request that is being served holds its seats, even when its client disconnects.
 
+mod counting;
+
 use crate::{
     api,
     audit::{Audit, ID_HEADER, Record, RemoteAddress, RequestAudit},
@@ -26,7 +28,7 @@ use crate::{
     impersonate::{self, Impersonation},
     listen::{ConnectionGuard, ConnectionHandle},
     local::SeparateObjects,
-    metrics::{InFlight, Metrics},
+    metrics::{Answered, InFlight, Metrics},
     openapi::OpenApi,
     plain,
     receive::{Received, receive},
@@ -43,7 +45,7 @@ use http::{HeaderValue, Request, Response, header};
 use http_body_util::BodyExt;
 use kaji_aggregator::{Aggregator, ForwardContext, Route};
 use kaji_auth::{Authorizer, authn::IssuerDocuments};
-use kaji_engine::{ApiRequest, ApiResponse, AuditContext, Body, Deadline, Engine};
+use kaji_engine::{ApiRequest, ApiResponse, AuditContext, Body, Deadline, Engine, WebhookTime};
 use kaji_meta::{Query, Status, query::unescape, random};
 use kaji_outbound::reverse_proxy::Tunnel;
 use kaji_refusals::Refusals;
@@ -130,7 +132,7 @@ impl Stack {
         // A panic before a request is parsed, or after it is answered. One between them is caught, and recorded, below.
         let response = AssertUnwindSafe(self.clone().respond(request, started)).catch_unwind().await;
         response.unwrap_or_else(|_| {
-            self.metrics.finish(&RequestInfo::default(), false, 500, started.elapsed());
+            self.metrics.finish(&Answered::unresolved(&RequestInfo::default(), 500, started.elapsed()));
             plain::panicked(&method, &uri, None)
         })
     }
@@ -147,15 +149,15 @@ impl Stack {
         let info = match RequestInfo::parse(&parts.method, &path, query) {
             Ok(info) => info,
             Err(error) => {
-                self.metrics.finish(&RequestInfo::default(), false, 500, started.elapsed());
+                self.metrics.finish(&Answered::unresolved(&RequestInfo::default(), 500, started.elapsed()));
                 let mut response = authorize::undecided(&parts.uri, &format!("{error}, {}", parts.uri));
                 response.headers_mut().insert(ID_HEADER, audit.id);
                 return response;
             }
         };
-        let in_flight = self.metrics.begin(&info);
-        let (classification, deadline) = (flowcontrol::Classification::default(), Deadline::default());
-        let mut context = RequestContext { classification, warnings: vec![], audit, deadline };
+        let served = info.resource.as_ref().and_then(|target| self.served(target));
+        let in_flight = self.metrics.begin(&info, served.is_some());
+        let mut context = RequestContext::new(audit);
         let mut cut_short = false;
         let answer = match deadline::of(&info, self.request_timeout) {
             Err(status) => {
@@ -184,7 +186,7 @@ impl Stack {
                 })
             }
         };
-        let RequestContext { classification, warnings, audit, .. } = context;
+        let RequestContext { classification, warnings, audit, webhooks, .. } = context;
         let mut response = answer.unwrap_or_else(|status| {
             audit.record.iter().for_each(|r| r.refused(&status));
             let mut response = api::response(documents::error_response(&parts, &info, &status), false);
@@ -194,17 +196,14 @@ impl Stack {
             response
         });
         cut_short |= classification.refused;
+        let outside = classification.waited.saturating_add(webhooks.total());
         classification.put(response.headers_mut());
         api::add_warnings(response.headers_mut(), &warnings);
-        let known = info.resource.as_ref().is_some_and(|t| self.is_served(t));
-        self.metrics.finish(&info, known, response.status().as_u16(), started.elapsed());
-        if cut_short {
-            self.metrics.terminated(&info, known, response.status().as_u16());
-        }
         response.headers_mut().insert(ID_HEADER, audit.id);
         if let Some(record) = audit.record {
             response = record.finish(response).await;
         }
+        let response = self.count(response, &parts, &info, served, cut_short, (started.elapsed(), outside));
         send(response, in_flight, &parts, &info)
     }
 
@@ -310,8 +309,9 @@ impl Stack {
             return Box::pin(self.connect(parts, body, facts, user, record, context)).await;
         }
         let received = receive(parts, body, &self.body_memory).await?;
-        let (deadline, audit_id) = (context.deadline, context.audit.id.clone());
-        let request = ReceivedRequest { info, target, received, deadline, audit_id };
+        let (audit_id, webhooks) = (context.audit.id.clone(), context.webhooks.clone());
+        let request =
+            ReceivedRequest { deadline: context.deadline, info, target, received, audit_id, webhooks };
         self.call_engine(parts, request, admitted, time).await
     }
 
@@ -323,11 +323,10 @@ impl Stack {
         Admitted { user, record, seat }: Admitted,
         time: Duration,
     ) -> Result<Response<ResponseBody>, Status> {
-        let ReceivedRequest { info, target, received: (body, memory), deadline, audit_id } = request;
+        let ReceivedRequest { info, target, received: (body, memory), .. } = request;
         let connection = parts.extensions.get::<ConnectionHandle>().map(|c| &c.target);
         let separate = parts.extensions.get::<SeparateObjects>().is_some();
         let socket = (info.verb == "watch").then(|| Handshake::of(parts)).flatten();
-        let gzip = plain::takes_gzip(&parts.headers);
         let pending = refusals::pending(info, &user, &body);
         let mut request = api::request(api::Parts {
             headers: &parts.headers,
@@ -336,10 +335,11 @@ impl Stack {
             user,
             body,
             memory: memory.map(|m| m as _),
-            audit_id: &audit_id,
+            audit_id: &request.audit_id,
             audit: record.clone().map(|r| r as _),
             create_authorizer: authorize::create_authorizer(&self.authorizer, info),
-            deadline,
+            deadline: request.deadline,
+            webhooks: request.webhooks,
         })?;
         request.accept.separate = separate && record.as_ref().is_none_or(|r| !r.has_responses());
         let (answer, seat) = match parts.extensions.get::<SharedSeat>() {
@@ -352,7 +352,7 @@ impl Stack {
         }
         let response = match socket {
             Some(opening) => websocket::watch(opening, answer),
-            None => api::response(answer, gzip),
+            None => api::response(answer, plain::takes_gzip(&parts.headers)),
         };
         Ok(response.map(|body| flowcontrol::hold(body, seat, time)))
     }
@@ -445,6 +445,7 @@ impl Stack {
                 audit: record.clone().map(|r| r as _),
                 create_authorizer: Some(authorize::connect_authorizer(&self.authorizer)),
                 deadline: context.deadline,
+                webhooks: context.webhooks.clone(),
             },
             carries,
         )?;
@@ -459,15 +460,6 @@ impl Stack {
         };
         let body = body.map_err(Into::into).boxed_unsync();
         self.connector.carry_out(*connection, &facts, parts, body).await
-    }
-
-    /// Whether such a target is served here. Others are counted without names, which the client may choose freely.
-    fn is_served(&self, target: &Target) -> bool {
-        let registry = self.engine.registry();
-        let resource = registry.lookup(&target.group, &target.version, &target.resource);
-        resource.and_then(|r| r.def.version(&target.version)).is_some_and(|version| {
-            target.subresource.is_empty() || version.subresource(&target.subresource).is_some()
-        })
     }
 
     /// Begins the audit record of a request, if the policy selects it.
@@ -547,6 +539,7 @@ struct ReceivedRequest<'a> {
     received: Received,
     deadline: Deadline,
     audit_id: HeaderValue,
+    webhooks: Arc<WebhookTime>,
 }
 
 /// The state of a request on its path.
@@ -555,6 +548,14 @@ struct RequestContext {
     classification: flowcontrol::Classification,
     warnings: Vec<String>,
     audit: RequestAudit,
+    webhooks: Arc<WebhookTime>,
+}
+
+impl RequestContext {
+    fn new(audit: RequestAudit) -> RequestContext {
+        let (classification, webhooks) = (flowcontrol::Classification::default(), Arc::default());
+        RequestContext { deadline: Deadline::default(), classification, warnings: vec![], audit, webhooks }
+    }
 }
 
 /// Prepares a response for its connection: a stream is in flight until it ends, a watch ends also when its client does not

@@ -72,34 +72,37 @@ impl EtcdMetrics {
         let m = metrics.clone();
         registry.register(
             "etcd_request_duration_seconds",
-            "Etcd request latency in seconds for each operation and object type.",
+            "[ALPHA] Etcd request latency in seconds for each operation and object type.",
             m.duration,
         );
-        // The encoder adds `_total` to counters.
         registry.register(
-            "etcd_requests",
-            "Etcd request counts for each operation and object type.",
+            "etcd_requests_total",
+            "[ALPHA] Etcd request counts for each operation and object type.",
             m.requests,
         );
         registry.register(
-            "etcd_request_errors",
-            "Etcd failed request counts for each operation and object type.",
+            "etcd_request_errors_total",
+            "[ALPHA] Etcd failed request counts for each operation and object type.",
             m.errors,
         );
         registry.register(
-            "apiserver_storage_events_received",
-            "Number of etcd events received split by kind.",
+            "apiserver_storage_events_received_total",
+            "[BETA] Number of etcd events received split by kind.",
             m.events,
         );
-        registry.register("etcd_bookmark", "Number of etcd bookmarks (progress notify events).", m.progress);
+        registry.register(
+            "etcd_bookmark_total",
+            "[ALPHA] Number of etcd bookmarks (progress notify events).",
+            m.progress,
+        );
         registry.register(
             "apiserver_storage_size_bytes",
-            "Size of the storage database file physically allocated in bytes.",
+            "[STABLE] Size of the storage database file physically allocated in bytes.",
             m.size,
         );
         registry.register(
             "apiserver_storage_db_total_size_in_bytes",
-            "Total size of the storage database file physically allocated in bytes.",
+            "[ALPHA] Total size of the storage database file physically allocated in bytes.",
             m.size_of_endpoint,
         );
         registry.register(
@@ -168,11 +171,10 @@ mod tests {
         metrics.request("create", "/registry/core/pods/a/b", Duration::from_millis(1), false);
         metrics.request("list", "/registry/apps/deployments/", Duration::from_millis(1), true);
         metrics.database("http://e:2379", 7);
-        let mut page = String::new();
-        prometheus_client::encoding::text::encode(&mut page, &registry).unwrap();
+        let page = kaji_exposition::encode(&registry);
         for line in [
-            r#"etcd_requests_total{operation="create",group="",resource="pods"} 1"#,
-            r#"etcd_request_errors_total{operation="list",group="apps",resource="deployments"} 1"#,
+            r#"etcd_requests_total{group="",operation="create",resource="pods"} 1"#,
+            r#"etcd_request_errors_total{group="apps",operation="list",resource="deployments"} 1"#,
             r#"apiserver_storage_size_bytes{storage_cluster_id="etcd-0"} 7"#,
             r#"apiserver_storage_db_total_size_in_bytes{endpoint="http://e:2379"} 7"#,
         ] {

@@ -1,4 +1,4 @@
-//! Helpers that the tests of several crates share: JSON generators, killed processes, header fixtures, ports, waiting.
+//! Helpers that the tests of several crates share: JSON generators, killed processes, header fixtures, pages of metrics, ports, waiting.
 //!
 //! Invariants: the crate is a development dependency only and depends on no other crate of the workspace, so that every
 //! crate can use it; nothing here waits without a deadline.
@@ -13,4 +13,5 @@ pub mod netns;
 pub mod ports;
 pub mod process;
 pub mod skip;
+pub mod text_format;
 pub mod wait;

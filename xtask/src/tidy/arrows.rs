@@ -65,6 +65,7 @@ const ORDER: &[&str] = &[
     "kaji-grpc",
     "kaji-files",
     "kaji-decisions",
+    "kaji-exposition",
     "kaji-meta",
     "kaji-testing",
 ];

@@ -38,18 +38,18 @@ impl ConditionMetrics {
     /// Puts them on a page.
     pub(crate) fn register(&self, registry: &mut Registry) {
         registry.register(
-            "apiserver_admission_match_condition_evaluation_errors",
-            "Admission match condition evaluation errors count, identified by name of resource containing the match condition and broken out for each kind containing matchConditions (webhook or policy), operation and admission type (validate or admit).",
+            "apiserver_admission_match_condition_evaluation_errors_total",
+            "[ALPHA] Admission match condition evaluation errors count, identified by name of resource containing the match condition and broken out for each kind containing matchConditions (webhook or policy), operation and admission type (validate or admit).",
             self.errors.clone(),
         );
         registry.register(
-            "apiserver_admission_match_condition_exclusions",
-            "Admission match condition evaluation exclusions count, identified by name of resource containing the match condition and broken out for each kind containing matchConditions (webhook or policy), operation and admission type (validate or admit).",
+            "apiserver_admission_match_condition_exclusions_total",
+            "[ALPHA] Admission match condition evaluation exclusions count, identified by name of resource containing the match condition and broken out for each kind containing matchConditions (webhook or policy), operation and admission type (validate or admit).",
             self.exclusions.clone(),
         );
         registry.register(
             "apiserver_admission_match_condition_evaluation_seconds",
-            "Admission match condition evaluation time in seconds, identified by name and broken out for each kind containing matchConditions (webhook or policy), operation and type (validate or admit).",
+            "[ALPHA] Admission match condition evaluation time in seconds, identified by name and broken out for each kind containing matchConditions (webhook or policy), operation and type (validate or admit).",
             self.seconds.clone(),
         );
     }

@@ -29,10 +29,10 @@ impl Authorizer for RecordingAuthorizer {
 
 /// How many conditions failed, and whether the time was taken.
 fn counted(metrics: &ConditionMetrics) -> String {
-    let (mut registry, mut page) = (prometheus_client::registry::Registry::default(), String::new());
+    let mut registry = prometheus_client::registry::Registry::default();
     metrics.register(&mut registry);
-    prometheus_client::encoding::text::encode(&mut page, &registry).unwrap();
-    let labels = r#"{name="w",kind="webhook",type="admit",operation="CREATE"}"#;
+    let page = kaji_exposition::encode(&registry);
+    let labels = r#"{kind="webhook",name="w",operation="CREATE",type="admit"}"#;
     let timed = format!("apiserver_admission_match_condition_evaluation_seconds_count{labels} 1");
     let timed = if page.contains(&timed) { "" } else { " (not timed)" };
     let errors = format!("apiserver_admission_match_condition_evaluation_errors_total{labels} ");

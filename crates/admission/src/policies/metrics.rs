@@ -92,23 +92,23 @@ impl PolicyMetrics {
     /// Puts them on a page.
     pub fn register(&self, registry: &mut Registry) {
         registry.register(
-            "apiserver_validating_admission_policy_check",
-            "Validation admission policy check total, labeled by policy and further identified by binding and enforcement action taken.",
+            "apiserver_validating_admission_policy_check_total",
+            "[BETA] Validation admission policy check total, labeled by policy and further identified by binding and enforcement action taken.",
             self.checks.clone(),
         );
         registry.register(
             "apiserver_validating_admission_policy_check_duration_seconds",
-            "Validation admission latency for individual validation expressions in seconds, labeled by policy and further including binding and enforcement action taken.",
+            "[BETA] Validation admission latency for individual validation expressions in seconds, labeled by policy and further including binding and enforcement action taken.",
             self.check_seconds.clone(),
         );
         registry.register(
-            "apiserver_mutating_admission_policy_check",
-            "Mutation admission policy check total, labeled by policy and further identified by binding.",
+            "apiserver_mutating_admission_policy_check_total",
+            "[ALPHA] Mutation admission policy check total, labeled by policy and further identified by binding.",
             self.mutations.clone(),
         );
         registry.register(
             "apiserver_mutating_admission_policy_check_duration_seconds",
-            "Mutation admission latency for individual mutation expressions in seconds, labeled by policy and binding.",
+            "[ALPHA] Mutation admission latency for individual mutation expressions in seconds, labeled by policy and binding.",
             self.mutation_seconds.clone(),
         );
     }

@@ -63,8 +63,11 @@ impl Hook {
         let uid = random::uid(a.random);
         let body = review::question(version, &uid, a, matched, objects)
             .map_err(|e| calling(format!("could not create admission objects: {e}"), 400))?;
+        let since = Instant::now();
         let answer =
-            self.exchange(deps, (version, &uid, mutating), body, a.deadline.bound(self.timeout)).await?;
+            self.exchange(deps, (version, &uid, mutating), body, a.deadline.bound(self.timeout)).await;
+        a.webhooks.called(mutating, since.elapsed());
+        let answer = answer?;
         for (key, value) in &answer.annotations {
             let key = format!("{}/{key}", self.name);
             if is_qualified_name(&key).is_empty() {

@@ -1,10 +1,10 @@
 //! Metrics of webhooks, with upstream's names (`admission/metrics` of k8s.io/apiserver).
 
-use crate::match_conditions::ConditionMetrics;
+use crate::{match_conditions::ConditionMetrics, measured::PluginMetrics};
 use kaji_engine::Operation;
 use prometheus_client::{
     encoding::EncodeLabelSet,
-    metrics::{counter::Counter, family::Family, gauge::Gauge, histogram::Histogram},
+    metrics::{counter::Counter, family::Family, histogram::Histogram},
     registry::Registry,
 };
 use std::{sync::Arc, time::Duration};
@@ -59,9 +59,10 @@ pub(super) enum Rejection {
 pub struct WebhookMetrics {
     duration: Family<DurationLabels, Histogram, fn() -> Histogram>,
     requests: Family<RequestLabels, Counter>,
-    /// Upstream's name does not end as a counter's does here.
-    rejections: Family<RejectionLabels, Gauge>,
-    open: Family<OpenLabels, Gauge>,
+    rejections: Family<RejectionLabels, Counter>,
+    open: Family<OpenLabels, Counter>,
+    /// Of all plugins.
+    pub(crate) plugins: Arc<PluginMetrics>,
     /// Of policies, too.
     pub(crate) conditions: Arc<ConditionMetrics>,
 }
@@ -77,6 +78,7 @@ impl Default for WebhookMetrics {
             requests: Family::default(),
             rejections: Family::default(),
             open: Family::default(),
+            plugins: Arc::default(),
             conditions: Arc::default(),
         }
     }
@@ -87,25 +89,26 @@ impl WebhookMetrics {
     pub fn register(&self, registry: &mut Registry) {
         registry.register(
             "apiserver_admission_webhook_admission_duration_seconds",
-            "Admission webhook latency histogram in seconds, identified by name and broken out for each operation and API resource and type (validate or admit).",
+            "[STABLE] Admission webhook latency histogram in seconds, identified by name and broken out for each operation and API resource and type (validate or admit).",
             self.duration.clone(),
         );
         registry.register(
-            "apiserver_admission_webhook_request",
-            "Admission webhook request total, identified by name and broken out for each admission type (validating or admit) and operation.",
+            "apiserver_admission_webhook_request_total",
+            "[ALPHA] Admission webhook request total, identified by name and broken out for each admission type (validating or admit) and operation. Additional labels specify whether the request was rejected or not and an HTTP status code. Codes greater than 600 are truncated to 600, to keep the metrics cardinality bounded.",
             self.requests.clone(),
         );
         registry.register(
             "apiserver_admission_webhook_rejection_count",
-            "Admission webhook rejection count, identified by name and broken out for each admission type (validating or admit) and operation.",
+            "[ALPHA] Admission webhook rejection count, identified by name and broken out for each admission type (validating or admit) and operation. Additional labels specify an error type (calling_webhook_error or apiserver_internal_error if an error occurred; no_error otherwise) and optionally a non-zero rejection code if the webhook rejects the request with an HTTP status code (honored by the apiserver when the code is greater or equal to 400). Codes greater than 600 are truncated to 600, to keep the metrics cardinality bounded.",
             self.rejections.clone(),
         );
         registry.register(
             "apiserver_admission_webhook_fail_open_count",
-            "Admission webhook fail open count, identified by name and broken out for each admission type (validating or admit).",
+            "[ALPHA] Admission webhook fail open count, identified by name and broken out for each admission type (validating or admit).",
             self.open.clone(),
         );
         self.conditions.register(registry);
+        self.plugins.register(registry);
     }
 
     pub(super) fn called(

@@ -55,14 +55,15 @@ impl ConversionMetrics {
     /// Makes them part of a page.
     pub fn register(&self, registry: &mut Registry) {
         let group = registry.sub_registry_with_prefix("apiserver");
-        let help = "Counter for conversion webhook requests with success/failure and failure error type.";
-        group.register("conversion_webhook_request", help, self.requests.clone());
+        let help =
+            "[ALPHA] Counter for conversion webhook requests with success/failure and failure error type.";
+        group.register("conversion_webhook_request_total", help, self.requests.clone());
         group.register(
             "conversion_webhook_duration_seconds",
-            "Conversion webhook request latency.",
+            "[ALPHA] Conversion webhook request latency",
             self.latencies.clone(),
         );
-        let help = "CRD webhook conversion duration in seconds.";
+        let help = "[ALPHA] CRD webhook conversion duration in seconds";
         group.register("crd_conversion_webhook_duration_seconds", help, self.ways.clone());
     }
 

@@ -344,8 +344,7 @@ mod tests {
         }
 
         fn errors(&self) -> String {
-            let mut page = String::new();
-            prometheus_client::encoding::text::encode(&mut page, &self.registry).unwrap();
+            let page = kaji_exposition::encode(&self.registry);
             let mut lines: Vec<&str> =
                 page.lines().filter(|l| l.starts_with("apiserver_audit_error")).collect();
             lines.sort_unstable();

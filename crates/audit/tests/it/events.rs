@@ -7,7 +7,7 @@ use kaji_audit::{
 };
 use kaji_meta::{GroupResource, SeededRandom, Status};
 use kaji_resource::UserInfo;
-use prometheus_client::{encoding::text, registry::Registry};
+use prometheus_client::registry::Registry;
 use proptest::prelude::*;
 use serde_json::{Value, json};
 use std::{sync::Arc, time::Duration};
@@ -223,8 +223,7 @@ fn what_is_lost_is_counted() {
     metrics.event();
     metrics.level(Level::Request);
     metrics.rejected();
-    let mut page = String::new();
-    text::encode(&mut page, &registry).unwrap();
+    let page = kaji_exposition::encode(&registry);
     let mut lines: Vec<&str> = page.lines().filter(|l| !l.starts_with('#')).collect();
     lines.sort_unstable();
     expect![[r#"

@@ -105,9 +105,7 @@ impl Server {
     fn page(&self) -> String {
         let mut registry = prometheus_client::registry::Registry::default();
         self.metrics.register(&mut registry);
-        let mut page = String::new();
-        prometheus_client::encoding::text::encode(&mut page, &registry).unwrap();
-        page
+        kaji_exposition::encode(&registry)
     }
 }
 
@@ -387,19 +385,19 @@ async fn metrics_say_what_happened() {
     lines.sort();
     expect![[r#"
         apiserver_envelope_encryption_dek_source_cache_size{provider_name="p"} 2
-        apiserver_envelope_encryption_invalid_key_id_from_status_total{provider_name="p",error="empty"} 1
-        apiserver_envelope_encryption_key_id_hash_last_timestamp_seconds{transformation_type="from_storage",provider_name="p",key_id_hash="sha256:be2974546978e3739e6d6da85c4be9f334ce32df2b9fd4b6ff1b55c0d57e9d44",apiserver_id_hash="sha256:2744ccd10c7533bd736ad890f9dd5cab2adb27b07d500b9493f29cdc420cb2e0"} 1700000000.0
-        apiserver_envelope_encryption_key_id_hash_last_timestamp_seconds{transformation_type="to_storage",provider_name="p",key_id_hash="sha256:be2974546978e3739e6d6da85c4be9f334ce32df2b9fd4b6ff1b55c0d57e9d44",apiserver_id_hash="sha256:2744ccd10c7533bd736ad890f9dd5cab2adb27b07d500b9493f29cdc420cb2e0"} 1700000000.0
-        apiserver_envelope_encryption_key_id_hash_status_last_timestamp_seconds{provider_name="p",key_id_hash="sha256:be2974546978e3739e6d6da85c4be9f334ce32df2b9fd4b6ff1b55c0d57e9d44",apiserver_id_hash="sha256:2744ccd10c7533bd736ad890f9dd5cab2adb27b07d500b9493f29cdc420cb2e0"} 1700000000.0
-        apiserver_envelope_encryption_key_id_hash_total{transformation_type="from_storage",provider_name="p",key_id_hash="sha256:be2974546978e3739e6d6da85c4be9f334ce32df2b9fd4b6ff1b55c0d57e9d44",apiserver_id_hash="sha256:2744ccd10c7533bd736ad890f9dd5cab2adb27b07d500b9493f29cdc420cb2e0"} 1
-        apiserver_envelope_encryption_key_id_hash_total{transformation_type="to_storage",provider_name="p",key_id_hash="sha256:be2974546978e3739e6d6da85c4be9f334ce32df2b9fd4b6ff1b55c0d57e9d44",apiserver_id_hash="sha256:2744ccd10c7533bd736ad890f9dd5cab2adb27b07d500b9493f29cdc420cb2e0"} 1
-        apiserver_envelope_encryption_kms_operations_latency_seconds_count{provider_name="p",method_name="/v2.KeyManagementService/Decrypt",grpc_status_code="OK"} 1
-        apiserver_envelope_encryption_kms_operations_latency_seconds_count{provider_name="p",method_name="/v2.KeyManagementService/Encrypt",grpc_status_code="OK"} 1
-        apiserver_envelope_encryption_kms_operations_latency_seconds_count{provider_name="p",method_name="/v2.KeyManagementService/Status",grpc_status_code="OK"} 2
+        apiserver_envelope_encryption_invalid_key_id_from_status_total{error="empty",provider_name="p"} 1
+        apiserver_envelope_encryption_key_id_hash_last_timestamp_seconds{apiserver_id_hash="sha256:2744ccd10c7533bd736ad890f9dd5cab2adb27b07d500b9493f29cdc420cb2e0",key_id_hash="sha256:be2974546978e3739e6d6da85c4be9f334ce32df2b9fd4b6ff1b55c0d57e9d44",provider_name="p",transformation_type="from_storage"} 1.7e+09
+        apiserver_envelope_encryption_key_id_hash_last_timestamp_seconds{apiserver_id_hash="sha256:2744ccd10c7533bd736ad890f9dd5cab2adb27b07d500b9493f29cdc420cb2e0",key_id_hash="sha256:be2974546978e3739e6d6da85c4be9f334ce32df2b9fd4b6ff1b55c0d57e9d44",provider_name="p",transformation_type="to_storage"} 1.7e+09
+        apiserver_envelope_encryption_key_id_hash_status_last_timestamp_seconds{apiserver_id_hash="sha256:2744ccd10c7533bd736ad890f9dd5cab2adb27b07d500b9493f29cdc420cb2e0",key_id_hash="sha256:be2974546978e3739e6d6da85c4be9f334ce32df2b9fd4b6ff1b55c0d57e9d44",provider_name="p"} 1.7e+09
+        apiserver_envelope_encryption_key_id_hash_total{apiserver_id_hash="sha256:2744ccd10c7533bd736ad890f9dd5cab2adb27b07d500b9493f29cdc420cb2e0",key_id_hash="sha256:be2974546978e3739e6d6da85c4be9f334ce32df2b9fd4b6ff1b55c0d57e9d44",provider_name="p",transformation_type="from_storage"} 1
+        apiserver_envelope_encryption_key_id_hash_total{apiserver_id_hash="sha256:2744ccd10c7533bd736ad890f9dd5cab2adb27b07d500b9493f29cdc420cb2e0",key_id_hash="sha256:be2974546978e3739e6d6da85c4be9f334ce32df2b9fd4b6ff1b55c0d57e9d44",provider_name="p",transformation_type="to_storage"} 1
+        apiserver_envelope_encryption_kms_operations_latency_seconds_count{grpc_status_code="OK",method_name="/v2.KeyManagementService/Decrypt",provider_name="p"} 1
+        apiserver_envelope_encryption_kms_operations_latency_seconds_count{grpc_status_code="OK",method_name="/v2.KeyManagementService/Encrypt",provider_name="p"} 1
+        apiserver_envelope_encryption_kms_operations_latency_seconds_count{grpc_status_code="OK",method_name="/v2.KeyManagementService/Status",provider_name="p"} 2
         apiserver_storage_data_key_generation_duration_seconds_count 1
         apiserver_storage_envelope_transformation_cache_misses_total 1
         apiserver_storage_transformation_duration_seconds_count{transformation_type="from_storage",transformer_prefix="k8s:enc:kms:v2:p:"} 1
         apiserver_storage_transformation_duration_seconds_count{transformation_type="to_storage",transformer_prefix="k8s:enc:kms:v2:p:"} 1
-        apiserver_storage_transformation_operations_total{resource="secrets",transformation_type="from_storage",transformer_prefix="k8s:enc:kms:v2:p:",status="OK"} 1
-        apiserver_storage_transformation_operations_total{resource="secrets",transformation_type="to_storage",transformer_prefix="k8s:enc:kms:v2:p:",status="OK"} 1"#]].assert_eq(&lines.join("\n"));
+        apiserver_storage_transformation_operations_total{resource="secrets",status="OK",transformation_type="from_storage",transformer_prefix="k8s:enc:kms:v2:p:"} 1
+        apiserver_storage_transformation_operations_total{resource="secrets",status="OK",transformation_type="to_storage",transformer_prefix="k8s:enc:kms:v2:p:"} 1"#]].assert_eq(&lines.join("\n"));
 }

@@ -458,6 +458,7 @@ impl Env {
             memory: None,
             create_authorizer: None,
             deadline: Default::default(),
+            webhooks: Default::default(),
         }
     }
 

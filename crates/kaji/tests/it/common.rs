@@ -108,10 +108,11 @@ async fn account(cluster: &Cluster) {
 
 /// Waits until a configuration file has been read anew so often, with such an outcome.
 pub async fn reloaded(cluster: &Cluster, what: &str, status: &str, times: u32) {
-    let begins = format!("apiserver_{what}_config_controller_automatic_reloads_total{{status=\"{status}\"");
-    until(&format!("{times} times {begins}"), async || {
+    let begins = format!("apiserver_{what}_config_controller_automatic_reloads_total{{");
+    let status = format!("status=\"{status}\"");
+    until(&format!("{times} times {begins}{status}"), async || {
         let page = cluster.stack.metrics.render(&cluster.stack.engine, &cluster.stack.flow);
-        let line = page.lines().find(|l| l.starts_with(&begins)).unwrap_or_default();
+        let line = page.lines().find(|l| l.starts_with(&begins) && l.contains(&status)).unwrap_or_default();
         line.rsplit(' ').next().and_then(|n| n.parse().ok()).unwrap_or(0) >= times
     })
     .await;

@@ -12,7 +12,7 @@ use kaji_options::{
     ControllerManagerFlags, SchedulerFlags,
     component::{ControllerManagerOptions, SchedulerOptions},
 };
-use kaji_testing::ports;
+use kaji_testing::{ports, text_format};
 use kube::Client;
 use serde_json::{Value, json};
 use tokio::sync::watch;
@@ -115,9 +115,25 @@ async fn controllers_and_scheduler_run_over_https() {
         metrics.contains("leader_election_master_status{name=\"kube-controller-manager\"} 1"),
         "{metrics}"
     );
-    assert!(metrics.contains("workqueue_adds_total{name=\"replicaset\"}"), "{metrics}");
+    let families = text_format::parse(&metrics).unwrap();
+    assert!(families["workqueue_adds_total"].sum(&[("name", "replicaset")]) > 0.0, "{metrics}");
+    assert!(
+        families["rest_client_requests_total"].sum(&[("method", "GET"), ("code", "200")]) > 0.0,
+        "{metrics}"
+    );
+    assert!(families.contains_key("process_cpu_seconds_total"), "{metrics}");
+    let (code, slis) = page(&known, "/metrics/slis").await;
+    let slis = text_format::parse(&slis).unwrap();
+    assert_eq!(
+        (code, slis["kubernetes_healthchecks_total"].sum(&[("name", "ping"), ("type", "healthz")])),
+        (200, 1.0)
+    );
     let (_, metrics) = page(&observer(&cluster, scheduling, true).await, "/metrics").await;
-    assert!(metrics.contains("scheduler_schedule_attempts_total"), "{metrics}");
+    let families = text_format::parse(&metrics).unwrap();
+    assert!(
+        families["scheduler_schedule_attempts_total"].sum(&[("result", "scheduled")]) >= 3.0,
+        "{metrics}"
+    );
     assert!(!holder(&cluster, "kube-scheduler").await.is_empty());
     stop.send_replace(true);
     controllers.await.unwrap().unwrap();

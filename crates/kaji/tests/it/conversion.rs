@@ -290,9 +290,9 @@ async fn every_version_of_one_object() {
             .render(&ground.cluster.cluster.stack.engine, &ground.cluster.cluster.stack.flow);
         assert!(
             metrics
-                .contains("apiserver_conversion_webhook_request_total{result=\"success\",failure_type=\"\"}")
+                .contains("apiserver_conversion_webhook_request_total{failure_type=\"\",result=\"success\"}")
         );
-        assert!(metrics.contains("apiserver_crd_conversion_webhook_duration_seconds_count{crd_name=\"multis.stable.example.com\",from_version=\"v1beta1\",to_version=\"v1beta2\",succeeded=\"true\"}"));
+        assert!(metrics.contains("apiserver_crd_conversion_webhook_duration_seconds_count{crd_name=\"multis.stable.example.com\",from_version=\"v1beta1\",succeeded=\"true\",to_version=\"v1beta2\"}"));
         ground.cluster.stop().await;
     }
 }

@@ -122,11 +122,11 @@ async fn rejects_requests_without_a_seat() {
     assert_eq!(get(&client, "/version").await.status(), 200);
     let metrics = text_of(&admin, "/metrics").await;
     for line in [
-        r#"apiserver_flowcontrol_rejected_requests_total{priority_level="tiny",flow_schema="tiny",reason="concurrency-limit"} 1"#,
+        r#"apiserver_flowcontrol_rejected_requests_total{flow_schema="tiny",priority_level="tiny",reason="concurrency-limit"} 1"#,
         r#"apiserver_flowcontrol_current_limit_seats{priority_level="tiny"} 1"#,
         r#"apiserver_flowcontrol_priority_level_seat_utilization_count{phase="executing",priority_level="tiny"} "#,
-        r#"code="429"} 1"#,
-        r#"apiserver_flowcontrol_dispatched_requests_total{priority_level="tiny",flow_schema="tiny"} 2"#,
+        r#"apiserver_request_total{code="429",component="",dry_run="",group="",resource="",scope="",subresource="/version",verb="GET",version=""} 1"#,
+        r#"apiserver_flowcontrol_dispatched_requests_total{flow_schema="tiny",priority_level="tiny"} 2"#,
     ] {
         assert!(metrics.contains(line), "{line}");
     }

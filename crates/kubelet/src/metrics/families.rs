@@ -2,7 +2,7 @@
 //!
 //! Source: upstream's `pkg/kubelet/metrics/metrics.go`, `pkg/kubelet/prober` and `pkg/credentialprovider/plugin/metrics.go`.
 
-use crate::exposition::Family;
+use kaji_exposition::Family;
 
 /// A counter.
 #[derive(Debug)]

@@ -7,7 +7,7 @@
 
 use super::lookup::NodePods;
 use super::metrics::{cadvisor, kubelet, resource};
-use super::request::{self, Handler, JSON, KubeletRequest, METRICS, PLAIN, ServerBody};
+use super::request::{self, Handler, JSON, KubeletRequest, PLAIN, ServerBody};
 use super::usage::UsageReader;
 use super::{configz, logs, pods, streams, summary};
 use crate::node::Housekeeping;
@@ -16,8 +16,8 @@ use crate::pods::{model, resources};
 use futures_util::future::BoxFuture;
 use http::{Method, Response, StatusCode};
 use kaji_containers::{ContainerFilter, PodSandboxFilter, RuntimeError};
+use kaji_exposition::slis::Slis;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 
 /// Answers the requests of a real node.
 pub struct NodeApi {
@@ -30,7 +30,7 @@ pub struct NodeApi {
     usage: UsageReader,
     requests: kubelet::Requests,
     /// Answers of `/healthz`.
-    healthy: AtomicU64,
+    healthy: Slis,
 }
 
 impl NodeApi {
@@ -43,7 +43,7 @@ impl NodeApi {
             housekeeping,
             usage,
             requests: kubelet::Requests::default(),
-            healthy: AtomicU64::new(0),
+            healthy: Slis::default(),
         }
     }
 
@@ -73,15 +73,16 @@ impl NodeApi {
 
     /// Pages that are made at once.
     async fn page(&self, request: &KubeletRequest) -> Response<ServerBody> {
-        let metrics = |page: String| request::respond(StatusCode::OK, METRICS, page);
+        let metrics = |page: String| request::metrics(request, page);
         match request.path.as_str() {
             "/healthz" => {
-                self.healthy.fetch_add(1, Ordering::Relaxed);
+                // All of them pass as long as the kubelet answers.
+                for check in ["ping", "log", "syncloop"] {
+                    self.healthy.observe(check, "healthz", true);
+                }
                 request::respond(StatusCode::OK, PLAIN, "ok")
             }
-            "/metrics/slis" => {
-                metrics(kubelet::health_page(self.healthy.load(Ordering::Relaxed), self.process()))
-            }
+            "/metrics/slis" => metrics(self.healthy.page()),
             "/healthz/ping" | "/healthz/log" | "/healthz/syncloop" => {
                 request::respond(StatusCode::OK, PLAIN, "ok")
             }
@@ -90,7 +91,7 @@ impl NodeApi {
             "/configz" => configz::page(self),
             "/stats/summary" | "/stats/summary/" => self.summary(request).await,
             "/metrics" => self.counted().await.map_or_else(|e| failed(&e), metrics),
-            "/metrics/probes" => metrics(kubelet::probe_page(&self.cx.probe_metrics, self.process())),
+            "/metrics/probes" => metrics(kubelet::probe_page(&self.cx.probe_metrics)),
             "/metrics/resource" => metrics(match self.usage.read().await {
                 Ok(reading) => resource::of(&reading),
                 Err(error) => {
@@ -127,7 +128,6 @@ impl NodeApi {
             sandboxes: &sandboxes,
             containers: &containers,
             requests: &self.requests,
-            process: self.process(),
         }))
     }
 
@@ -144,10 +144,6 @@ impl NodeApi {
             ),
         };
         Ok(cadvisor::page(&reading, &names))
-    }
-
-    fn process(&self) -> kubelet::Process {
-        kubelet::Process::read(self.usage.booted_at())
     }
 }
 

@@ -19,8 +19,6 @@ use tokio::sync::mpsc;
 pub const PLAIN: &str = "text/plain; charset=utf-8";
 /// The content type of JSON.
 pub const JSON: &str = "application/json";
-/// The content type of metrics, in Prometheus' text format.
-pub const METRICS: &str = "text/plain; version=0.0.4; charset=utf-8";
 
 /// The body of a response. An error ends the connection.
 pub type ServerBody = UnsyncBoxBody<Bytes, io::Error>;
@@ -83,6 +81,12 @@ pub trait Handler: Send + Sync + 'static {
 /// A response with a whole body.
 pub fn respond(code: StatusCode, content_type: &'static str, body: impl Into<Bytes>) -> Response<ServerBody> {
     with_body(code, content_type, Full::new(body.into()).map_err(|never| match never {}).boxed_unsync())
+}
+
+/// A page of metrics.
+pub fn metrics(request: &KubeletRequest, page: String) -> Response<ServerBody> {
+    let accept = request.headers.get(header::ACCEPT).and_then(|accept| accept.to_str().ok());
+    respond(StatusCode::OK, kaji_exposition::content_type(accept), page)
 }
 
 /// A 200 response; its body is sent while it is made.

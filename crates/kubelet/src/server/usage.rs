@@ -89,8 +89,6 @@ pub(super) struct UsageReader {
     cx: Arc<NodeContext>,
     pods: Arc<dyn NodePods>,
     node: NodeUsageReader,
-    /// When the machine was booted, in seconds since the epoch.
-    booted_at: i64,
     recent: Mutex<Recent>,
 }
 
@@ -98,13 +96,8 @@ impl UsageReader {
     pub(super) fn new(cx: Arc<NodeContext>, pods: Arc<dyn NodePods>) -> UsageReader {
         let node = NodeUsageReader::new(cx.clock.clone());
         // The first reading is what the first rate is taken from.
-        let booted_at = node.read().booted_at;
-        UsageReader { cx, pods, node, booted_at, recent: Mutex::default() }
-    }
-
-    /// When the machine was booted, in seconds since the epoch.
-    pub(super) fn booted_at(&self) -> i64 {
-        self.booted_at
+        let _first = node.read();
+        UsageReader { cx, pods, node, recent: Mutex::default() }
     }
 
     /// A reading of this moment, or of shortly before.

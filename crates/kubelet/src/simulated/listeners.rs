@@ -6,10 +6,8 @@
 //!   others report an address and a port where nothing listens.
 
 use super::{api::NodeApi, fleet::Fleet, metrics, pods::Pods, usage::Meters};
-use crate::server::{
-    KubeletServerConfig,
-    request::{METRICS, PLAIN},
-};
+use crate::server::{KubeletServerConfig, request::PLAIN};
+use kaji_exposition::CONTENT_TYPE;
 use kaji_meta::Clock;
 use kaji_runtime::{
     Informers,
@@ -102,7 +100,7 @@ fn pages(node: String, informers: &Arc<Informers>, clock: Arc<dyn Clock>) -> Pag
             let since = nodes.snapshot().get("", &node).and_then(|n| n.metadata.creation_timestamp);
             let pods = pods.snapshot();
             let own = pods.iter().map(|pod| &**pod).filter(|pod| pod.spec.node_name == node);
-            Some((METRICS, metrics::page(since.unwrap_or(began), own, &mut meters, now)))
+            Some((CONTENT_TYPE, metrics::page(since.unwrap_or(began), own, &mut meters, now)))
         }
         _ => None,
     })

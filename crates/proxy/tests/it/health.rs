@@ -74,3 +74,22 @@ async fn services_and_the_proxy_answer_as_upstream() {
     health.set_service("n", "s", Some(2));
     assert!(get(&health, subject(), "/").await.starts_with("HTTP/1.1 503 "));
 }
+
+#[tokio::test]
+async fn metrics_are_prometheus_text() {
+    let health = Health::new(Arc::new(Hands(Mutex::new("2026-01-01T00:00:00Z".parse().unwrap()))));
+    let page = async |path: &str| {
+        let answer = get(&health, Subject::Metrics, path).await;
+        let (head, body) = answer.split_once("\n\n").unwrap();
+        let kind = "content-type: text/plain; version=0.0.4; charset=utf-8; escaping=underscores";
+        assert!(head.contains(kind), "{head}");
+        kaji_testing::text_format::parse(&format!("{body}\n")).unwrap()
+    };
+    get(&health, Subject::Proxy, "/livez").await;
+    let families = page("/metrics").await;
+    assert_eq!(families["kubeproxy_proxy_livez_total"].sum(&[("code", "200")]), 1.0);
+    assert!(families.contains_key("kubernetes_build_info") && families.contains_key("process_open_fds"));
+    assert!(get(&health, Subject::Metrics, "/healthz").await.ends_with("\nok"));
+    let checks = page("/metrics/slis").await;
+    assert_eq!(checks["kubernetes_healthchecks_total"].sum(&[("status", "success")]), 2.0);
+}

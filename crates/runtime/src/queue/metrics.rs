@@ -30,9 +30,9 @@ struct QueueLabels {
     name: String,
 }
 
-/// Upstream's buckets: 10 ns, ten times more in each of ten.
+/// Upstream's buckets: 10 ns, ten times more in each of ten. Their texts are labels, so they are computed as Go computes them.
 fn seconds() -> Histogram {
-    Histogram::new((0..10).map(|power| 10e-9 * 10f64.powi(power)))
+    Histogram::new(std::iter::successors(Some(10e-9), |bound| Some(bound * 10.0)).take(10))
 }
 
 /// What is measured of one queue.
@@ -90,13 +90,17 @@ impl QueueMetrics {
     /// Adds the metrics to a registry.
     pub fn register(&self, registry: &mut Registry) {
         let all = registry.sub_registry_with_prefix("workqueue");
-        all.register("depth", "Current depth of workqueue", self.depth.clone());
-        all.register("adds", "Total number of adds handled by workqueue", self.adds.clone());
-        let text = "How long in seconds an item stays in workqueue before being requested.";
+        all.register("depth", "[BETA] Current depth of workqueue", self.depth.clone());
+        all.register("adds_total", "[BETA] Total number of adds handled by workqueue", self.adds.clone());
+        let text = "[BETA] How long in seconds an item stays in workqueue before being requested.";
         all.register("queue_duration_seconds", text, self.latency.clone());
-        let text = "How long in seconds processing an item from workqueue takes.";
+        let text = "[BETA] How long in seconds processing an item from workqueue takes.";
         all.register("work_duration_seconds", text, self.work.clone());
-        all.register("retries", "Total number of retries handled by workqueue", self.retries.clone());
+        all.register(
+            "retries_total",
+            "[BETA] Total number of retries handled by workqueue",
+            self.retries.clone(),
+        );
         registry.register_collector(Box::new(self.clone()));
     }
 
@@ -138,10 +142,8 @@ impl QueueMetrics {
 
 impl Collector for QueueMetrics {
     fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> Result<(), std::fmt::Error> {
-        let unfinished = "How many seconds of work has done that is in progress and hasn't been observed by work_duration. \
-                          Large values indicate stuck threads. One can deduce the number of stuck threads by observing the \
-                          rate at which this increases.";
-        let longest = "How many seconds has the longest running processor for workqueue been running.";
+        let unfinished = "[BETA] How many seconds of work has done that is in progress and hasn't been observed by work_duration. Large values indicate stuck threads. One can deduce the number of stuck threads by observing the rate at which this increases.";
+        let longest = "[BETA] How many seconds has the longest running processor for workqueue been running.";
         let found = self.in_progress();
         for (name, text, longest) in [
             ("workqueue_unfinished_work_seconds", unfinished, false),
@@ -171,8 +173,7 @@ mod tests {
         let mut registry = Registry::default();
         metrics.register(&mut registry);
         let page = || {
-            let mut page = String::new();
-            prometheus_client::encoding::text::encode(&mut page, &registry).unwrap();
+            let page = kaji_exposition::encode(&registry);
             let wanted =
                 |l: &&str| l.contains("name=\"loop\"") && !l.contains("_bucket") && !l.contains("_sum");
             let lines = page
@@ -192,24 +193,27 @@ mod tests {
         tokio::time::advance(Duration::from_secs(3)).await;
         assert_eq!(
             page(),
-            "unfinished_work_seconds 3.0, longest_running_processor_seconds 3.0, depth 2, adds_total 3, \
-             queue_duration_seconds_count 1, work_duration_seconds_count 0, retries_total 0"
+            "adds_total 3, depth 2, longest_running_processor_seconds 3, queue_duration_seconds_count 1, \
+             retries_total 0, unfinished_work_seconds 3, work_duration_seconds_count 0"
         );
         queue.done_after(&a, Duration::from_secs(1));
         queue.retry(key("c"));
         queue.add_after(key("d"), Duration::from_secs(9));
         assert_eq!(
             page(),
-            "unfinished_work_seconds 0.0, longest_running_processor_seconds 0.0, depth 2, adds_total 3, \
-             queue_duration_seconds_count 1, work_duration_seconds_count 1, retries_total 2"
+            "adds_total 3, depth 2, longest_running_processor_seconds 0, queue_duration_seconds_count 1, \
+             retries_total 2, unfinished_work_seconds 0, work_duration_seconds_count 1"
         );
         for _ in 0..3 {
             let next = queue.next().await.unwrap();
             queue.done(&next);
         }
         let last = page();
-        let wanted = "depth 0, adds_total 4, queue_duration_seconds_count 4, work_duration_seconds_count 4";
-        assert!(last.contains(wanted), "{last}");
+        for wanted in
+            ["adds_total 4, depth 0, ", "queue_duration_seconds_count 4", "work_duration_seconds_count 4"]
+        {
+            assert!(last.contains(wanted), "{last}");
+        }
         drop(queue);
         assert!(!page().contains("unfinished"));
     }

@@ -67,18 +67,18 @@ impl Default for DeviceMetrics {
 impl DeviceMetrics {
     pub(super) fn register(&self, all: &mut Registry) {
         all.register(
-            "resourceclaim_creates",
-            "Number of ResourceClaims creation requests within scheduler",
+            "resourceclaim_creates_total",
+            "[ALPHA] Number of ResourceClaims creation requests within scheduler",
             self.created.clone(),
         );
         all.register(
-            "dra_bindingconditions_allocations",
-            "Number of allocations using devices with BindingConditions, counted per driver per scheduling attempt",
+            "dra_bindingconditions_allocations_total",
+            "[ALPHA] Number of allocations using devices with BindingConditions, counted per driver per scheduling attempt",
             self.allocations.clone(),
         );
         all.register(
             "dra_bindingconditions_wait_duration_seconds",
-            "Time in seconds spent waiting for BindingConditions to be satisfied during PreBind.",
+            "[ALPHA] Time in seconds spent waiting for BindingConditions to be satisfied during PreBind.",
             self.waits.clone(),
         );
     }

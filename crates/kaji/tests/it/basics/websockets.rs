@@ -112,7 +112,9 @@ async fn open_requests(cluster: &TestCluster, wanted: &str) {
     until(&format!("{wanted} open"), async || {
         let page =
             cluster.cluster.stack.metrics.render(&cluster.cluster.stack.engine, &cluster.cluster.stack.flow);
-        page.lines().any(|l| l == format!("apiserver_longrunning_requests {wanted}"))
+        let families = kaji_testing::text_format::parse(&page).unwrap();
+        let open = families.get("apiserver_longrunning_requests").map_or(0.0, |family| family.sum(&[]));
+        open.abs().to_string() == wanted
     })
     .await;
 }

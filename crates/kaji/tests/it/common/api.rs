@@ -57,6 +57,7 @@ impl Api<'_> {
             memory: None,
             create_authorizer: None,
             deadline: Default::default(),
+            webhooks: Default::default(),
         };
         self.0.cluster.stack.engine.handle(request).await
     }

@@ -28,7 +28,7 @@ async fn queues_are_measured() {
     .await;
     for name in [
         "workqueue_depth{name=\"namespace\"}",
-        "workqueue_queue_duration_seconds_bucket{le=\"1e-8\",name=\"job\"}",
+        "workqueue_queue_duration_seconds_bucket{name=\"job\",le=\"9.999999999999999e-06\"}",
         "workqueue_retries_total{name=\"garbage_collector_attempt_to_delete\"}",
         "workqueue_unfinished_work_seconds{name=\"statefulset\"}",
         "workqueue_longest_running_processor_seconds{name=\"disruption\"}",

@@ -7,8 +7,8 @@
 
 use super::super::usage::{PodUsage, Reading};
 use super::resource::millis;
-use crate::exposition::{Family, Page, Sample, labels};
 use kaji_containers::{CpuUsage, InterfaceUsage, MemoryUsage, NetworkUsage, Pressure, PressureStall};
+use kaji_exposition::{Family, Page, Sample, labels};
 use std::collections::HashMap;
 
 /// A family, and the value that a row has in it.
@@ -264,7 +264,7 @@ pub(in crate::server) fn page(reading: &Reading, names: &Names) -> String {
         names.machine.1 as f64,
     );
     page.single(SCRAPE, 0.0);
-    page.0
+    page.finish()
 }
 
 const SCRAPE: Family = Family::gauge(
@@ -276,5 +276,5 @@ const SCRAPE: Family = Family::gauge(
 pub(in crate::server) fn failed() -> String {
     let mut page = Page::default();
     page.single(SCRAPE, 1.0);
-    page.0
+    page.finish()
 }

@@ -5,7 +5,6 @@
 //! Source: upstream's `pkg/kubelet/metrics` and `pkg/kubelet/server/metrics`.
 
 use super::super::usage::Reading;
-use crate::exposition::{Family, Page, Sample, labels};
 use crate::metrics::KubeletMetrics;
 use crate::node::static_pods;
 use crate::pods::context::NodeContext;
@@ -13,6 +12,7 @@ use crate::pods::core::Pod;
 use crate::pods::model;
 use http::Method;
 use kaji_containers::{ContainerInfo, ContainerState, PodSandboxInfo, PodSandboxState};
+use kaji_exposition::{Family, Page, Process, Sample, labels};
 use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::Arc;
@@ -95,25 +95,6 @@ const REQUESTS: Family = Family::counter(
     "kubelet_http_requests_total",
     "[ALPHA] Number of the http requests received since the server started",
 );
-const VERSION: Family = Family::gauge(
-    "kubernetes_build_info",
-    "[ALPHA] A metric with a constant '1' value labeled by major, minor, git version, git commit, git tree state, build date, Go version, and compiler from which Kubernetes was built, and platform on which it is running.",
-);
-const PROCESS_CPU: Family =
-    Family::counter("process_cpu_seconds_total", "Total user and system CPU time spent in seconds.");
-const PROCESS_MEMORY: Family =
-    Family::gauge("process_resident_memory_bytes", "Resident memory size in bytes.");
-const HEALTH: Family = Family::gauge(
-    "kubernetes_healthcheck",
-    "[STABLE] This metric records the result of a single healthcheck.",
-);
-const HEALTH_TOTAL: Family = Family::counter(
-    "kubernetes_healthchecks_total",
-    "[STABLE] This metric records the results of all healthcheck.",
-);
-const PROCESS_START: Family =
-    Family::gauge("process_start_time_seconds", "Start time of the process since unix epoch in seconds.");
-
 /// Method, path and whether it runs long.
 type Key = (&'static str, &'static str, bool);
 
@@ -150,43 +131,6 @@ impl Requests {
     }
 }
 
-/// The process, from `/proc/self/stat`.
-#[derive(Debug, Clone, Copy, Default, PartialEq)]
-pub(in crate::server) struct Process {
-    /// Seconds.
-    pub cpu: f64,
-    /// Bytes.
-    pub memory: f64,
-    /// Seconds since the epoch.
-    pub start: f64,
-}
-
-impl Process {
-    /// Reads this process's figures; zeros where there is no `/proc`.
-    pub fn read(booted_at: i64) -> Process {
-        let stat = std::fs::read_to_string("/proc/self/stat").unwrap_or_default();
-        Process::parse(&stat, booted_at).unwrap_or_default()
-    }
-
-    /// The fields after the name, which is in parentheses and may have any characters.
-    fn parse(stat: &str, booted_at: i64) -> Option<Process> {
-        let fields: Vec<&str> = stat.rsplit_once(')')?.1.split_whitespace().collect();
-        let number = |index: usize| fields.get(index - 3)?.parse::<f64>().ok();
-        let page = rustix::param::page_size() as f64;
-        Some(Process {
-            cpu: (number(14)? + number(15)?) / 100.0,
-            start: booted_at as f64 + number(22)? / 100.0,
-            memory: number(24)? * page,
-        })
-    }
-
-    fn add(self, page: &mut Page) {
-        page.single(PROCESS_CPU, self.cpu);
-        page.single(PROCESS_MEMORY, self.memory);
-        page.single(PROCESS_START, self.start);
-    }
-}
-
 /// What the page shows.
 pub(in crate::server) struct Counted<'a> {
     /// The node.
@@ -201,8 +145,6 @@ pub(in crate::server) struct Counted<'a> {
     pub containers: &'a [ContainerInfo],
     /// Of the server.
     pub requests: &'a Requests,
-    /// Of this process.
-    pub process: Process,
 }
 
 /// The page.
@@ -224,8 +166,7 @@ pub(in crate::server) fn page(counted: &Counted<'_>) -> String {
     page.family(CONTAINERS, in_state.filter(|s| s.value > 0.0));
     let ready = counted.sandboxes.iter().filter(|s| s.state == PodSandboxState::Ready).count();
     page.single(PODS, ready as f64);
-    let version = [("git_version", "v1.37.0"), ("major", "1"), ("minor", "37"), ("platform", platform())];
-    page.family(VERSION, [one(labels(&version), 1.0)]);
+    page.build_info();
     let version = if Path::new("/sys/fs/cgroup/cgroup.controllers").exists() { 2.0 } else { 1.0 };
     page.single(CGROUPS, version);
     if let Some((shared, own)) = counted.cx.managers.cpu_counts() {
@@ -241,8 +182,8 @@ pub(in crate::server) fn page(counted: &Counted<'_>) -> String {
         volumes(&mut page, usage);
     }
     counted.cx.metrics.add(&mut page);
-    counted.process.add(&mut page);
-    page.0
+    page.process(&Process::read());
+    page.finish()
 }
 
 fn one(labels: String, value: f64) -> Sample {
@@ -297,35 +238,11 @@ fn volumes(page: &mut Page, usage: &Reading) {
 }
 
 /// The page of probes.
-pub(in crate::server) fn probe_page(probes: &KubeletMetrics, process: Process) -> String {
+pub(in crate::server) fn probe_page(probes: &KubeletMetrics) -> String {
     let mut page = Page::default();
     probes.add(&mut page);
-    page.single(PROCESS_START, process.start);
-    page.0
-}
-
-/// The page of service level indicators: the checks of `/healthz`, which has answered so many times. All of them pass as long as
-/// the kubelet answers.
-pub(in crate::server) fn health_page(answers: u64, process: Process) -> String {
-    let checks = ["log", "ping", "syncloop"].into_iter().filter(|_| answers > 0);
-    let labels_of = |name| [("name", name), ("type", "healthz")];
-    let mut page = Page::default();
-    page.family(HEALTH, checks.clone().map(|name| one(labels(&labels_of(name)), 1.0)));
-    let total = checks.map(|name| {
-        let [name, kind] = labels_of(name);
-        one(labels(&[name, ("status", "success"), kind]), answers as f64)
-    });
-    page.family(HEALTH_TOTAL, total);
-    page.single(PROCESS_START, process.start);
-    page.0
-}
-
-fn platform() -> &'static str {
-    match std::env::consts::ARCH {
-        "x86_64" => "linux/amd64",
-        "aarch64" => "linux/arm64",
-        _ => "linux",
-    }
+    page.process_start(&Process::read());
+    page.finish()
 }
 
 #[cfg(test)]
@@ -348,16 +265,5 @@ mod tests {
             {long_running="false",method="GET",path="other",server_type="readwrite"} 2
             {long_running="false",method="other",path="pods",server_type="readwrite"} 1"#]]
         .assert_eq(&lines.join("\n"));
-    }
-
-    #[test]
-    fn a_process() {
-        let mut fields = vec!["0"; 50];
-        (fields[11], fields[12], fields[19], fields[21]) = ("150", "50", "1000", "3");
-        let stat = format!("12 (a b) c) {}", fields.join(" "));
-        let process = Process::parse(&stat, 1000).unwrap();
-        assert_eq!((process.cpu, process.start), (2.0, 1010.0));
-        assert_eq!(process.memory, 3.0 * rustix::param::page_size() as f64);
-        assert_eq!(Process::parse("x", 0), None);
     }
 }

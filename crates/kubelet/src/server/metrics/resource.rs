@@ -3,8 +3,8 @@
 //! Source: upstream's `pkg/kubelet/metrics/collectors/resource_metrics.go`.
 
 use super::super::usage::Reading;
-use crate::exposition::{Family, Page, Sample, labels};
 use kaji_containers::{CpuUsage, MemoryUsage, SwapUsage};
+use kaji_exposition::{Family, Page, Sample, labels};
 
 const CONTAINER_CPU: Family = Family::counter(
     "container_cpu_usage_seconds_total",
@@ -107,14 +107,14 @@ pub(crate) fn page(node: &Figures, pods: &[Figures], containers: &[Figures]) -> 
     page.family(POD_MEMORY, pods.iter().map(|p| p.sample(p.memory)));
     page.family(POD_SWAP, pods.iter().filter_map(Figures::swap_used));
     page.single(SCRAPE, 0.0);
-    page.0
+    page.finish()
 }
 
 /// The page when nothing could be read.
 pub(crate) fn failed() -> String {
     let mut page = Page::default();
     page.single(SCRAPE, 1.0);
-    page.0
+    page.finish()
 }
 
 /// Milliseconds of nanoseconds.

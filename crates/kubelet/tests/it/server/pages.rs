@@ -180,12 +180,12 @@ async fn metrics_of_what_is_used() {
     expect_test::expect![[r#"
         container_cpu_usage_seconds_total{container="c",cpu="total",id="/kubepods/besteffort/podu/c2",image="registry/i:1",name="c2",namespace="n",pod="p"} 1.5 1767225600500
         container_cpu_usage_seconds_total{container="",cpu="total",id="/kubepods/besteffort/podu",image="",name="",namespace="n",pod="p"} 1.5 1767225600500
+        container_last_seen{container="c",id="/kubepods/besteffort/podu/c2",image="registry/i:1",name="c2",namespace="n",pod="p"} 1.7672256e+09 1767225600500
+        container_last_seen{container="",id="/kubepods/besteffort/podu",image="",name="",namespace="n",pod="p"} 1.7672256e+09 1767225600500
         container_memory_failures_total{container="c",failure_type="pgfault",id="/kubepods/besteffort/podu/c2",image="registry/i:1",name="c2",namespace="n",pod="p",scope="container"} 11 1767225600500
         container_memory_failures_total{container="c",failure_type="pgmajfault",id="/kubepods/besteffort/podu/c2",image="registry/i:1",name="c2",namespace="n",pod="p",scope="container"} 1 1767225600500
         container_memory_failures_total{container="",failure_type="pgfault",id="/kubepods/besteffort/podu",image="",name="",namespace="n",pod="p",scope="container"} 11 1767225600500
         container_memory_failures_total{container="",failure_type="pgmajfault",id="/kubepods/besteffort/podu",image="",name="",namespace="n",pod="p",scope="container"} 1 1767225600500
-        container_last_seen{container="c",id="/kubepods/besteffort/podu/c2",image="registry/i:1",name="c2",namespace="n",pod="p"} 1.7672256e+09 1767225600500
-        container_last_seen{container="",id="/kubepods/besteffort/podu",image="",name="",namespace="n",pod="p"} 1.7672256e+09 1767225600500
         container_memory_rss{container="c",id="/kubepods/besteffort/podu/c2",image="registry/i:1",name="c2",namespace="n",pod="p"} 3.145728e+07 1767225600500
         container_memory_rss{container="",id="/kubepods/besteffort/podu",image="",name="",namespace="n",pod="p"} 3.145728e+07 1767225600500
         container_memory_swap{container="c",id="/kubepods/besteffort/podu/c2",image="registry/i:1",name="c2",namespace="n",pod="p"} 5 1767225600500
@@ -194,20 +194,20 @@ async fn metrics_of_what_is_used() {
         container_memory_usage_bytes{container="",id="/kubepods/besteffort/podu",image="",name="",namespace="n",pod="p"} 5.24288e+07 1767225600500
         container_memory_working_set_bytes{container="c",id="/kubepods/besteffort/podu/c2",image="registry/i:1",name="c2",namespace="n",pod="p"} 4.194304e+07 1767225600500
         container_memory_working_set_bytes{container="",id="/kubepods/besteffort/podu",image="",name="",namespace="n",pod="p"} 4.194304e+07 1767225600500
-        container_spec_memory_limit_bytes{container="c",id="/kubepods/besteffort/podu/c2",image="registry/i:1",name="c2",namespace="n",pod="p"} 6.7108864e+07 1767225600500
-        container_spec_memory_limit_bytes{container="",id="/kubepods/besteffort/podu",image="",name="",namespace="n",pod="p"} 6.7108864e+07 1767225600500
+        container_network_receive_bytes_total{container="",id="/kubepods/besteffort/podu",image="",interface="eth0",name="",namespace="n",pod="p"} 1 1767225600500
+        container_network_receive_errors_total{container="",id="/kubepods/besteffort/podu",image="",interface="eth0",name="",namespace="n",pod="p"} 2 1767225600500
+        container_network_transmit_bytes_total{container="",id="/kubepods/besteffort/podu",image="",interface="eth0",name="",namespace="n",pod="p"} 3 1767225600500
+        container_network_transmit_errors_total{container="",id="/kubepods/besteffort/podu",image="",interface="eth0",name="",namespace="n",pod="p"} 4 1767225600500
         container_oom_events_total{container="c",id="/kubepods/besteffort/podu/c2",image="registry/i:1",name="c2",namespace="n",pod="p"} 1 1767225600500
         container_pressure_cpu_stalled_seconds_total{container="c",id="/kubepods/besteffort/podu/c2",image="registry/i:1",name="c2",namespace="n",pod="p"} 0.001 1767225600500
         container_pressure_cpu_stalled_seconds_total{container="",id="/kubepods/besteffort/podu",image="",name="",namespace="n",pod="p"} 0.001 1767225600500
         container_pressure_cpu_waiting_seconds_total{container="c",id="/kubepods/besteffort/podu/c2",image="registry/i:1",name="c2",namespace="n",pod="p"} 2 1767225600500
         container_pressure_cpu_waiting_seconds_total{container="",id="/kubepods/besteffort/podu",image="",name="",namespace="n",pod="p"} 2 1767225600500
         container_processes{container="",id="/kubepods/besteffort/podu",image="",name="",namespace="n",pod="p"} 3 1767225600500
+        container_spec_memory_limit_bytes{container="c",id="/kubepods/besteffort/podu/c2",image="registry/i:1",name="c2",namespace="n",pod="p"} 6.7108864e+07 1767225600500
+        container_spec_memory_limit_bytes{container="",id="/kubepods/besteffort/podu",image="",name="",namespace="n",pod="p"} 6.7108864e+07 1767225600500
         container_start_time_seconds{container="c",id="/kubepods/besteffort/podu/c2",image="registry/i:1",name="c2",namespace="n",pod="p"} 1.7672256e+09
-        container_start_time_seconds{container="",id="/kubepods/besteffort/podu",image="",name="",namespace="n",pod="p"} 1.7672256e+09
-        container_network_receive_bytes_total{container="",id="/kubepods/besteffort/podu",image="",interface="eth0",name="",namespace="n",pod="p"} 1 1767225600500
-        container_network_receive_errors_total{container="",id="/kubepods/besteffort/podu",image="",interface="eth0",name="",namespace="n",pod="p"} 2 1767225600500
-        container_network_transmit_bytes_total{container="",id="/kubepods/besteffort/podu",image="",interface="eth0",name="",namespace="n",pod="p"} 3 1767225600500
-        container_network_transmit_errors_total{container="",id="/kubepods/besteffort/podu",image="",interface="eth0",name="",namespace="n",pod="p"} 4 1767225600500"#]].assert_eq(&lines_of_pod(&served, "/metrics/cadvisor").await);
+        container_start_time_seconds{container="",id="/kubepods/besteffort/podu",image="",name="",namespace="n",pod="p"} 1.7672256e+09"#]].assert_eq(&lines_of_pod(&served, "/metrics/cadvisor").await);
     let (_, page) = served.get("/metrics/resource").await;
     for family in
         ["node_cpu_usage_seconds_total ", "node_memory_working_set_bytes ", "resource_scrape_error 0"]
@@ -282,18 +282,17 @@ async fn pods_configuration_and_what_is_switched_off() {
         POST /pods: 405 Method Not Allowed
         POST /stats/summary: 405 Method Not Allowed"#]].assert_eq(&lines.join("\n"));
     let (_, page) = served.get("/metrics").await;
+    components_own(&page);
     let counted: Vec<&str> = page
         .lines()
         // The version of cgroups is the machine's.
-        .filter(|l| l.starts_with("kube") && !l.starts_with("kubelet_cgroup_version"))
+        .filter(|l| l.starts_with("kubelet_") && !l.starts_with("kubelet_cgroup_version"))
         .collect();
     expect_test::expect![[r#"
-        kubelet_desired_pods{static=""} 1
-        kubelet_desired_pods{static="true"} 0
         kubelet_active_pods{static=""} 1
         kubelet_active_pods{static="true"} 0
-        kubelet_mirror_pods 0
-        kubelet_managed_ephemeral_containers 0
+        kubelet_desired_pods{static=""} 1
+        kubelet_desired_pods{static="true"} 0
         kubelet_http_requests_total{long_running="false",method="GET",path="checkpoint",server_type="readwrite"} 1
         kubelet_http_requests_total{long_running="false",method="GET",path="configz",server_type="readwrite"} 1
         kubelet_http_requests_total{long_running="false",method="GET",path="logs",server_type="readwrite"} 2
@@ -305,10 +304,24 @@ async fn pods_configuration_and_what_is_switched_off() {
         kubelet_http_requests_total{long_running="false",method="POST",path="metrics",server_type="readwrite"} 1
         kubelet_http_requests_total{long_running="false",method="POST",path="pods",server_type="readwrite"} 1
         kubelet_http_requests_total{long_running="false",method="POST",path="stats",server_type="readwrite"} 1
+        kubelet_managed_ephemeral_containers 0
+        kubelet_mirror_pods 0
         kubelet_node_name{node="node-1"} 1
         kubelet_running_containers{container_state="running"} 1
-        kubelet_running_pods 1
-        kubernetes_build_info{git_version="v1.37.0",major="1",minor="37",platform="linux/amd64"} 1"#]].assert_eq(&counted.join("\n"));
+        kubelet_running_pods 1"#]].assert_eq(&counted.join("\n"));
     let (_, page) = served.get("/metrics/probes").await;
     assert!(page.contains("process_start_time_seconds "), "{page}");
+}
+
+/// What every component has on its page.
+fn components_own(page: &str) {
+    let families = kaji_testing::text_format::parse(page).unwrap();
+    for name in [
+        "kubernetes_build_info",
+        "process_cpu_seconds_total",
+        "process_resident_memory_bytes",
+        "process_open_fds",
+    ] {
+        assert!(families.contains_key(name), "{name} in {page}");
+    }
 }

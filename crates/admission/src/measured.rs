@@ -1,0 +1,151 @@
+//! How long plugins take, with upstream's names (`admission/metrics` of k8s.io/apiserver): each plugin of the chain is wrapped in
+//! one that measures it.
+//!
+//! Invariant: there are as many series as plugins, phases and operations; a write looks none of them up by labels.
+
+use kaji_engine::{Admission, Attributes, Operation, Phases};
+use kaji_meta::Status;
+use kaji_resource::BoxFuture;
+use prometheus_client::{
+    encoding::EncodeLabelSet,
+    metrics::{family::Family, histogram::Histogram},
+    registry::Registry,
+};
+use std::{
+    sync::{Arc, OnceLock},
+    time::Instant,
+};
+
+#[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
+struct Labels {
+    name: &'static str,
+    r#type: &'static str,
+    operation: &'static str,
+    rejected: &'static str,
+}
+
+/// The metric of all plugins.
+pub(crate) struct PluginMetrics(Family<Labels, Histogram, fn() -> Histogram>);
+
+impl Default for PluginMetrics {
+    fn default() -> Self {
+        let buckets = || Histogram::new([0.005, 0.025, 0.1, 0.5, 1.0, 2.5]);
+        PluginMetrics(Family::new_with_constructor(buckets as fn() -> Histogram))
+    }
+}
+
+impl PluginMetrics {
+    /// Puts it on a page.
+    pub(crate) fn register(&self, registry: &mut Registry) {
+        let help = "[STABLE] Admission controller latency histogram in seconds, identified by name and broken out for each operation and API resource and type (validate or admit).";
+        registry.register("apiserver_admission_controller_admission_duration_seconds", help, self.0.clone());
+    }
+}
+
+/// A plugin that is measured.
+pub(crate) struct Measured {
+    plugin: Arc<dyn Admission>,
+    metrics: Arc<PluginMetrics>,
+    /// By phase, operation and outcome; made by the first write of that kind.
+    histograms: [OnceLock<Histogram>; 16],
+}
+
+impl Measured {
+    pub(crate) fn wrap(plugin: Arc<dyn Admission>, metrics: &Arc<PluginMetrics>) -> Arc<dyn Admission> {
+        Arc::new(Measured { plugin, metrics: metrics.clone(), histograms: Default::default() })
+    }
+
+    fn observe(&self, validating: bool, operation: Operation, rejected: bool, since: Instant) {
+        let operations = [Operation::Create, Operation::Update, Operation::Delete, Operation::Connect];
+        let at = operations.into_iter().position(|o| o == operation).unwrap_or_default();
+        let Some(cell) = self.histograms.get(at * 4 + usize::from(validating) * 2 + usize::from(rejected))
+        else {
+            return;
+        };
+        let histogram = cell.get_or_init(|| {
+            self.metrics.0.get_or_create_owned(&Labels {
+                name: self.plugin.name(),
+                r#type: if validating { "validate" } else { "admit" },
+                operation: operation.as_str(),
+                rejected: if rejected { "true" } else { "false" },
+            })
+        });
+        histogram.observe(since.elapsed().as_secs_f64());
+    }
+}
+
+impl Admission for Measured {
+    fn name(&self) -> &'static str {
+        self.plugin.name()
+    }
+
+    fn phases(&self, group: &str, resource: &str, operation: Operation) -> Phases {
+        self.plugin.phases(group, resource, operation)
+    }
+
+    fn handles(&self, attributes: &Attributes<'_>) -> bool {
+        self.plugin.handles(attributes)
+    }
+
+    fn handles_unchanged(&self) -> bool {
+        self.plugin.handles_unchanged()
+    }
+
+    fn dynamic(&self) -> bool {
+        self.plugin.dynamic()
+    }
+
+    fn admit<'a>(&'a self, attributes: &'a mut Attributes<'_>) -> BoxFuture<'a, Result<(), Status>> {
+        let (operation, since) = (attributes.operation, Instant::now());
+        let work = self.plugin.admit(attributes);
+        Box::pin(async move {
+            let outcome = work.await;
+            self.observe(false, operation, outcome.is_err(), since);
+            outcome
+        })
+    }
+
+    fn validate<'a>(&'a self, attributes: &'a Attributes<'_>) -> BoxFuture<'a, Result<(), Status>> {
+        let (operation, since) = (attributes.operation, Instant::now());
+        let work = self.plugin.validate(attributes);
+        Box::pin(async move {
+            let outcome = work.await;
+            self.observe(true, operation, outcome.is_err(), since);
+            outcome
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::always_deny::AlwaysDeny;
+
+    #[test]
+    fn outcomes_are_told_apart() {
+        let metrics = Arc::new(PluginMetrics::default());
+        let measured = Measured {
+            plugin: Arc::new(AlwaysDeny),
+            metrics: metrics.clone(),
+            histograms: Default::default(),
+        };
+        for (validating, operation, rejected) in [
+            (false, Operation::Create, true),
+            (true, Operation::Connect, true),
+            (true, Operation::Connect, false),
+            (true, Operation::Connect, false),
+        ] {
+            measured.observe(validating, operation, rejected, Instant::now());
+        }
+        let mut registry = Registry::default();
+        metrics.register(&mut registry);
+        let page = kaji_exposition::encode(&registry);
+        let counts: Vec<&str> =
+            page.lines().filter_map(|line| line.split_once("_seconds_count").map(|(_, rest)| rest)).collect();
+        expect_test::expect![[r#"
+            {name="AlwaysDeny",operation="CONNECT",rejected="false",type="validate"} 2
+            {name="AlwaysDeny",operation="CONNECT",rejected="true",type="validate"} 1
+            {name="AlwaysDeny",operation="CREATE",rejected="true",type="admit"} 1"#]]
+        .assert_eq(&counts.join("\n"));
+    }
+}
