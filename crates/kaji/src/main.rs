@@ -29,14 +29,10 @@ use kaji_cri::cni::plugin;
 use kaji_envtest as envtest;
 use kaji_images::cli::ImageCommand;
 use kaji_oci::rootless::Facts;
+use kaji_options::logging::{Logging, LoggingFlags};
 use kaji_options::{ControllerManagerFlags, SchedulerFlags, ServerFlags, server_flags::shorten_help};
 use node_commands::{Join, NodeArgs};
-use std::{
-    io::{IsTerminal, Write},
-    path::PathBuf,
-    process::ExitCode,
-    time::Instant,
-};
+use std::{io::Write, path::PathBuf, process::ExitCode, time::Instant};
 
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
@@ -45,6 +41,8 @@ static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 #[derive(Parser)]
 #[command(name = "kaji", version, about)]
 struct Cli {
+    #[command(flatten)]
+    logging: LoggingFlags,
     #[command(subcommand)]
     command: Command,
 }
@@ -189,7 +187,7 @@ fn main() -> ExitCode {
         return plugin::main();
     }
     let started = Instant::now();
-    start_logging();
+    let logging = Logging::start("warn,kaji_envtest=info");
     let program = std::env::args_os().next().unwrap_or_default();
     let cli = match envtest::Role::of(program.as_ref()) {
         None if why_command::is_plugin(program.as_ref()) => why_command::as_plugin(),
@@ -200,6 +198,7 @@ fn main() -> ExitCode {
             Err(error) => return fail(&*error),
         },
     };
+    logging.set(cli.logging);
     // Before anything starts a thread, too: the program is executed anew in a user namespace.
     let refusal = node_commands::enter_namespaces(&cli.command);
     let runtime = match tokio::runtime::Builder::new_multi_thread().enable_all().build() {
@@ -258,15 +257,6 @@ fn run(
         Command::Agent(join) => runtime.block_on(node_commands::agent(join)),
     };
     outcome.map(|()| ExitCode::SUCCESS)
-}
-
-/// Logs go to standard error, filtered by `KAJI_LOG`.
-fn start_logging() {
-    let filter = tracing_subscriber::EnvFilter::try_from_env("KAJI_LOG")
-        .unwrap_or_else(|_| tracing_subscriber::EnvFilter::new("warn,kaji_envtest=info"));
-    // Colours are for terminals: logs of services and of clusters in the background are files.
-    let colours = std::io::stderr().is_terminal() && std::env::var_os("NO_COLOR").is_none();
-    tracing_subscriber::fmt().with_env_filter(filter).with_ansi(colours).with_writer(std::io::stderr).init();
 }
 
 /// The command line.

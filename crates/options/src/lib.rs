@@ -6,6 +6,7 @@
 //! - `server_flags`: the command line of a server, which is turned into cluster options.
 //! - One file for each group of flags: `authentication`, `authorization`, `audit`, `admission`, `encryption`, `etcd`, `history`, `serving`,
 //!   `startup`, `shutdown`, `autoscaler`, `cloud`, `control_loops`, `nodes`, `proxy_client`, `kubelet_client`, `features`.
+//! - `logging`: the format of logs, for every command.
 //! - `port_range`: how flags spell ranges of ports.
 //! - `watched_files`: detects changes of files that flags name, for configuration that is reloaded.
 //!
@@ -28,6 +29,7 @@ pub mod etcd;
 mod features;
 pub mod history;
 pub mod kubelet_client;
+pub mod logging;
 pub mod nodes;
 mod port_range;
 pub mod proxy_client;
