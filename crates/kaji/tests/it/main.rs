@@ -41,6 +41,7 @@ mod kubelets;
 mod lifecycles;
 mod limits;
 mod migration;
+mod monitoring;
 mod object_feeds;
 mod panics;
 mod policies;
