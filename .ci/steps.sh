@@ -212,7 +212,7 @@ step_operators() {
 
 # An operator without mistakes, with each fault. That mistakes are found is one of its own tests.
 step_operator_tests() {
-  cargo build --quiet -p example-database
+  cargo build --quiet --workspace --bin example-database
   $kaji test examples/operators/manifests/database-test.yaml --jobs 4 --output "$work/report"
   # The one in Go, with each mistake and without.
   if command -v go >/dev/null; then
