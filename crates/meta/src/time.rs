@@ -164,6 +164,14 @@ impl<C: Clock + ?Sized> Clock for std::sync::Arc<C> {
     fn now(&self) -> Timestamp {
         (**self).now()
     }
+
+    fn ahead(&self) -> Duration {
+        (**self).ahead()
+    }
+
+    fn jumped(&self) -> Pin<Box<dyn Future<Output = ()> + Send>> {
+        (**self).jumped()
+    }
 }
 
 /// `major` units, and the rest in `minor` units unless it is zero.

@@ -151,32 +151,46 @@ impl<T: Projection> ReflectorStore for Informer<T> {
     }
 
     fn publish_events(&self, batch: Vec<ObjectEvent>, last: &mut String) -> Result<(), Error> {
-        let (mut upserts, mut removals) = (Vec::new(), Vec::new());
-        let mut failure = None;
-        for event in batch {
-            match event {
-                ObjectEvent::Failed(status) => {
-                    failure = Some(Error::of_watch(&status));
-                    break;
-                }
-                ObjectEvent::Bookmark(object) => *last = bookmark(&object)?,
-                ObjectEvent::Changed(object) => {
-                    let object: T = parse(&object)?;
-                    last.clone_from(&object.meta().resource_version);
-                    upserts.push(Arc::new(object));
-                }
-                ObjectEvent::Deleted(object) => {
-                    let object: T = parse(&object)?;
-                    last.clone_from(&object.meta().resource_version);
-                    // A batch may hold the object's creation as well: keep their order.
-                    let key = object.meta().key();
-                    upserts.retain(|o: &Arc<T>| o.meta().key() != key);
-                    removals.push(key);
-                }
+        let mut changes = Changes::default();
+        let outcome = batch.into_iter().try_for_each(|event| changes.add(event, last));
+        self.publish(changes.upserts, changes.removals, last.parse().ok());
+        outcome
+    }
+}
+
+/// The changes of a batch of events.
+struct Changes<T> {
+    upserts: Vec<Arc<T>>,
+    removals: Vec<Key>,
+}
+
+impl<T> Default for Changes<T> {
+    fn default() -> Self {
+        Changes { upserts: Vec::new(), removals: Vec::new() }
+    }
+}
+
+impl<T: Projection> Changes<T> {
+    /// Adds an event, and sets `last` to its revision.
+    fn add(&mut self, event: ObjectEvent, last: &mut String) -> Result<(), Error> {
+        match event {
+            ObjectEvent::Failed(status) => return Err(Error::of_watch(&status)),
+            ObjectEvent::Bookmark(object) => *last = bookmark(&object)?,
+            ObjectEvent::Changed(object) => {
+                let object: T = parse(&object)?;
+                last.clone_from(&object.meta().resource_version);
+                self.upserts.push(Arc::new(object));
+            }
+            ObjectEvent::Deleted(object) => {
+                let object: T = parse(&object)?;
+                last.clone_from(&object.meta().resource_version);
+                // A batch may hold the object's creation as well: keep their order.
+                let key = object.meta().key();
+                self.upserts.retain(|o| o.meta().key() != key);
+                self.removals.push(key);
             }
         }
-        self.publish(upserts, removals, last.parse().ok());
-        failure.map_or(Ok(()), Err)
+        Ok(())
     }
 }
 

@@ -113,3 +113,26 @@ proptest! {
         let _ = (Time::parse(&s), MicroTime::parse(&s));
     }
 }
+
+#[test]
+fn a_shared_clock_jumps_as_the_clock_does() {
+    struct Ahead;
+    impl Clock for Ahead {
+        fn now(&self) -> Timestamp {
+            Timestamp::UNIX_EPOCH
+        }
+
+        fn ahead(&self) -> Duration {
+            Duration::from_secs(5)
+        }
+
+        fn jumped(&self) -> Pin<Box<dyn Future<Output = ()> + Send>> {
+            Box::pin(std::future::ready(()))
+        }
+    }
+    let shared = std::sync::Arc::new(Ahead);
+    let clock: &dyn Clock = &shared;
+    assert_eq!(clock.ahead(), Duration::from_secs(5));
+    let mut cx = std::task::Context::from_waker(std::task::Waker::noop());
+    assert!(clock.jumped().as_mut().poll(&mut cx).is_ready());
+}

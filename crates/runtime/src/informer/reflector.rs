@@ -1,7 +1,8 @@
 //! The task of an informer: lists and watches its collection, and passes on what it gets as encoded objects. It knows no types, so
 //! that it is compiled once and not for each resource.
 //!
-//! Invariants: those of [`informer`](super): it resumes from the last revision, lists again after 410, and backs off up to 5 s.
+//! Invariants: those of [`informer`](super): it resumes from the last revision that it published, lists again after 410 and after
+//! an object that cannot be decoded, and backs off up to 5 s.
 
 use crate::{
     client::{Client, Error},
@@ -24,7 +25,7 @@ pub(super) trait ReflectorStore: Send + Sync {
     /// Publishes that there are no objects: the server does not have the resource.
     fn publish_absence(&self);
 
-    /// Publishes the events of a batch, and sets `last` to the revision of the newest.
+    /// Publishes the events of a batch up to the first that fails, and sets `last` to the revision of the newest published.
     ///
     /// # Errors
     /// That of the watch, or of an object that cannot be decoded.
@@ -51,28 +52,33 @@ pub(super) async fn run(store: Arc<dyn ReflectorStore>, client: Client) {
     let mut backoff = Backoff::default();
     let mut resume: Option<String> = None;
     loop {
-        let outcome = match &resume {
-            None => list(&*store, &client).await,
-            Some(revision) => watch(&*store, &client, revision).await,
+        let outcome = match &mut resume {
+            None => list(&*store, &client).await.map(|listed| resume = Some(listed)),
+            Some(last) => watch(&*store, &client, last).await,
         };
-        match outcome {
-            Ok(next) => {
-                backoff.reset();
-                resume = Some(next);
-            }
-            Err(error) => {
-                if matches!(error.code(), Some(410)) {
-                    resume = None;
-                }
-                // An older server, or a feature that is off: there are no objects, until there are.
-                if resume.is_none() && backoff.0 >= NOT_SERVED && is_absent(&*store, &client, &error).await {
-                    store.publish_absence();
-                }
-                let [_, _, resource] = store.group_version_resource();
-                tracing::debug!(resource, %error, "informer retries");
-                tokio::time::sleep(backoff.next()).await;
-            }
+        let Err(error) = outcome else {
+            backoff.reset();
+            continue;
+        };
+        // What cannot be decoded would be sent again from the same revision: a list may have replaced it since.
+        if error.code() == Some(410) || matches!(error, Error::Decode(_)) {
+            resume = None;
         }
+        // An older server, or a feature that is off: there are no objects, until there are.
+        if resume.is_none() && backoff.0 >= NOT_SERVED && is_absent(&*store, &client, &error).await {
+            store.publish_absence();
+        }
+        log(&*store, &error);
+        tokio::time::sleep(backoff.next()).await;
+    }
+}
+
+/// Failures of the connection pass; an object that cannot be decoded stalls every reader of the resource until it is mended.
+fn log(store: &dyn ReflectorStore, error: &Error) {
+    let [_, _, resource] = store.group_version_resource();
+    match error {
+        Error::Decode(_) => tracing::error!(resource, %error, "informer cannot decode an object"),
+        _ => tracing::debug!(resource, %error, "informer retries"),
     }
 }
 
@@ -84,14 +90,13 @@ async fn list(store: &dyn ReflectorStore, client: &Client) -> Result<String, Err
     Ok(last)
 }
 
-/// Watches until the stream ends; the revision to resume from.
-async fn watch(store: &dyn ReflectorStore, client: &Client, from: &str) -> Result<String, Error> {
-    let mut events = client.watch_objects(store.collection(), from).await?;
-    let mut last = from.to_owned();
+/// Watches until the stream ends. `last` is where it begins, and then the revision of what was published last.
+async fn watch(store: &dyn ReflectorStore, client: &Client, last: &mut String) -> Result<(), Error> {
+    let mut events = client.watch_objects(store.collection(), last).await?;
     while let Some(batch) = events.next().await {
-        store.publish_events(batch?, &mut last)?;
+        store.publish_events(batch?, last)?;
     }
-    Ok(last)
+    Ok(())
 }
 
 /// Whether the server does not have the resource. One that is not served may be forbidden as well: discovery tells.

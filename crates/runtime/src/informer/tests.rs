@@ -179,14 +179,33 @@ async fn a_batch_with_a_deletion_and_a_recreation_ends_with_the_new_object() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn watches_again_after_a_malformed_event() {
+async fn lists_again_after_an_event_that_cannot_be_decoded() {
     let mut f = Fixture::new();
     let watch = f.server.sync("10", &[]).await;
     f.informer.synced().await;
     watch.raw("{\"type\":\"ADDED\"}\n");
-    let watch = f.server.watch("10").await;
+    let watch = f.server.sync("11", &[]).await;
+    let mut wrong = item("b", 13, 1);
+    wrong["value"] = json!("no number");
+    watch.send(&[("ADDED", item("a", 12, 1)), ("ADDED", wrong), ("ADDED", item("c", 14, 1))]);
+    let _watch = f.server.sync("20", &[item("a", 12, 1), item("b", 15, 2), item("c", 14, 1)]).await;
+    let mut changes = f.changes_until(20).await;
+    changes.sort();
+    assert_eq!(changes, ["a: - to 1", "b: - to 2", "c: - to 1"]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn resumes_after_what_was_published_before_a_failure() {
+    let mut f = Fixture::new();
+    let watch = f.server.sync("10", &[]).await;
     watch.send(&[("ADDED", item("a", 11, 1))]);
-    assert_eq!(f.changes_until(11).await, ["a: - to 1"]);
+    f.informer.reached(11).await;
+    let failed = json!({"kind": "Status", "apiVersion": "v1", "status": "Failure", "reason": "InternalError",
+        "message": "failed", "code": 500});
+    watch.send(&[("MODIFIED", item("a", 12, 2)), ("ERROR", failed)]);
+    let watch = f.server.watch("12").await;
+    watch.send(&[("MODIFIED", item("a", 13, 3))]);
+    assert_eq!(f.changes_until(13).await, ["a: - to 1", "a: 1 to 2", "a: 2 to 3"]);
 }
 
 #[tokio::test(start_paused = true)]
