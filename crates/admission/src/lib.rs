@@ -64,6 +64,7 @@ use kaji_decisions::Decisions;
 use kaji_engine::Attributes;
 use kaji_meta::{GroupResource, Status, status::Reason};
 use kaji_outbound::ClientCache;
+use prometheus_client::registry::Registry;
 use serde_json::Value;
 use std::sync::Arc;
 
@@ -89,6 +90,14 @@ pub struct Deps {
     pub tolerations: DefaultTolerations,
     /// Where failures of webhooks are remembered.
     pub decisions: Arc<Decisions>,
+}
+
+impl Deps {
+    /// Adds what the plugins count.
+    pub fn register_metrics(&self, registry: &mut Registry) {
+        self.metrics.register(registry);
+        self.policies.register(registry);
+    }
 }
 
 /// An object of the cluster by name.

@@ -21,6 +21,7 @@ use kaji_meta::{
 use kaji_outbound::{ClientCache, ClientConfig, Target};
 use kaji_resource::{BoxFuture, Conversion, Converter, VersionDef};
 use kaji_schema::{SchemaRef, defaulting};
+use prometheus_client::registry::Registry;
 use review::{Failure, Review};
 use serde_json::Value;
 use std::{
@@ -41,6 +42,15 @@ pub struct Conversions {
     pub callers: Arc<ClientCache>,
     /// Where it is counted.
     pub metrics: ConversionMetrics,
+}
+
+impl Conversions {
+    /// Conversions by these clients of webhooks, counted in a registry.
+    pub fn new(callers: &Arc<ClientCache>, registry: &mut Registry) -> Conversions {
+        let metrics = ConversionMetrics::default();
+        metrics.register(registry);
+        Conversions { callers: callers.clone(), metrics }
+    }
 }
 
 /// The webhook of one definition.

@@ -1,4 +1,4 @@
-//! The HTTPS server of a component: `/healthz`, `/livez`, `/readyz`, `/metrics` and `/metrics/slis`. Clients are authenticated by certificates of the
+//! The HTTPS server of a component: `/healthz`, `/livez`, `/readyz`, `/metrics`, `/metrics/slis`, `/statusz` and `/flagz`. Clients are authenticated by certificates of the
 //! cluster's authorities and by TokenReviews, and authorized by SubjectAccessReviews, as upstream's components do it.
 //!
 //! Invariants:
@@ -18,7 +18,7 @@ use kaji_meta::time::{Clock, SystemClock};
 use kaji_options::component::{ConnectionOptions, ObservationOptions};
 use kaji_runtime::Client;
 use kaji_server::{
-    Health,
+    Health, ZPages,
     cluster_authentication_trust::{NAME, NAMESPACE},
     pki::{self, Identity},
 };
@@ -148,7 +148,8 @@ impl Observation {
         tasks: &mut JoinSet<()>,
         stop: &watch::Receiver<bool>,
     ) -> Result<(), ObservationError> {
-        let pages = Arc::new(Pages { health: Health::default(), metrics: self.metrics });
+        let zpages = ZPages::new(self.component, self.options.flag_values, Arc::new(SystemClock));
+        let pages = Arc::new(Pages { health: Health::default(), metrics: self.metrics, zpages });
         let always_allowed = self.options.always_allowed;
         let serving = self.config.serve_component(
             self.component,
@@ -225,7 +226,11 @@ impl Reload {
 struct Pages {
     health: Health,
     metrics: Registry,
+    zpages: ZPages,
 }
+
+/// What [`Pages`] has, for `/statusz`.
+const PATHS: [&str; 6] = ["/flagz", "/healthz", "/livez", "/metrics", "/readyz", "/statusz"];
 
 impl Pages {
     async fn page(&self, request: &KubeletRequest) -> Response<ServerBody> {
@@ -238,6 +243,11 @@ impl Pages {
         }
         if path == "metrics/slis" {
             return request::metrics(request, self.health.slis());
+        }
+        match path {
+            "statusz" => return request::zpage(self.zpages.statusz(&request.headers, PATHS)),
+            "flagz" => return request::zpage(self.zpages.flagz(&request.headers)),
+            _ => {}
         }
         let (endpoint, check) = path.split_once('/').unwrap_or((path, ""));
         if !["healthz", "livez", "readyz"].contains(&endpoint) {

@@ -125,10 +125,11 @@ impl Cluster {
     pub async fn start_in(options: Options, environment: Environment) -> Result<Cluster, StartError> {
         let patience = options.startup.storage_initialization.unwrap_or(Duration::MAX);
         let opened = Configured::new(options, environment).await?.open_store().await?;
-        let store = opened.store();
+        let (store, mut certificates) = (opened.store(), opened.certificate_files());
         let started = Self::start_over(opened, patience).await;
         if started.is_err() {
             // The next start must not find the files in use.
+            while certificates.changed().await.is_ok() {}
             store.close().await;
         }
         started

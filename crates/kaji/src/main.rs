@@ -32,7 +32,7 @@ use kaji_oci::rootless::Facts;
 use kaji_options::logging::{Logging, LoggingFlags};
 use kaji_options::{ControllerManagerFlags, SchedulerFlags, ServerFlags, server_flags::shorten_help};
 use node_commands::{Join, NodeArgs};
-use std::{io::Write, path::PathBuf, process::ExitCode, time::Instant};
+use std::{ffi::OsString, io::Write, path::PathBuf, process::ExitCode, time::Instant};
 
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
@@ -191,7 +191,7 @@ fn main() -> ExitCode {
     let program = std::env::args_os().next().unwrap_or_default();
     let cli = match envtest::Role::of(program.as_ref()) {
         None if why_command::is_plugin(program.as_ref()) => why_command::as_plugin(),
-        None => parse_command_line(),
+        None => parse(command(), std::env::args_os()),
         Some(role) => match run_as(role) {
             Ok(Some(cli)) => cli,
             Ok(None) => return ExitCode::SUCCESS,
@@ -284,11 +284,19 @@ fn command() -> clap::Command {
     shell_commands::group_commands(command)
 }
 
-fn parse_command_line() -> Cli {
-    match Cli::from_arg_matches(&command().get_matches()) {
-        Ok(cli) => cli,
-        Err(error) => error.exit(),
+fn parse(mut command: clap::Command, line: impl IntoIterator<Item = impl Into<OsString> + Clone>) -> Cli {
+    let matches = command.try_get_matches_from_mut(line).unwrap_or_else(|error| error.exit());
+    let mut cli = Cli::from_arg_matches(&matches).unwrap_or_else(|error| error.exit());
+    let values = kaji_options::flag_values(&command, &matches);
+    match &mut cli.command {
+        Command::Up(args) => args.server.flag_values = values,
+        Command::Apiserver(flags) => flags.flag_values = values,
+        Command::ControllerManager(flags) => flags.set_flag_values(values),
+        Command::Scheduler(flags) => flags.set_flag_values(values),
+        Command::Agent(join) => join.flag_values = values,
+        _ => {}
     }
+    cli
 }
 
 fn fail(error: &dyn std::error::Error) -> ExitCode {
@@ -314,9 +322,8 @@ fn run_as(role: envtest::Role) -> Result<Option<Cli>, Box<dyn std::error::Error>
             match envtest::apiserver(args, command, controllers.as_deref())? {
                 envtest::CommandLine::Print(text) => text,
                 envtest::CommandLine::Start(args) => {
-                    return Ok(Some(Cli::parse_from(
-                        std::iter::once("kube-apiserver".to_owned()).chain(args),
-                    )));
+                    let line = std::iter::once("kube-apiserver".to_owned()).chain(args);
+                    return Ok(Some(parse(Cli::command(), line)));
                 }
             }
         }

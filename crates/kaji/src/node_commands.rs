@@ -17,6 +17,7 @@ use kaji_node::{
 };
 use kaji_oci::rootless::{self, Facts};
 use kaji_options::{CloudProviderName, ContainerRuntimeFlags, ServerFlags, server_flags::SIMULATED};
+use kaji_server::FlagValues;
 use std::{
     io::Write,
     net::{IpAddr, Ipv4Addr},
@@ -64,6 +65,9 @@ pub struct Join {
     /// the data directory.
     #[arg(long)]
     root_dir: Option<PathBuf>,
+    /// All flags of the process, for `/flagz`.
+    #[arg(skip)]
+    pub flag_values: FlagValues,
 }
 
 /// Joins a cluster, and is its node until a signal comes.
@@ -96,6 +100,7 @@ pub async fn agent(args: Join) -> Result<(), Box<dyn std::error::Error>> {
         address: args.node_ip,
         container_runtime: args.runtime,
         external_cloud,
+        flag_values: args.flag_values,
     };
     let mut agent = if args.simulated {
         Agent::start(options).await?

@@ -20,6 +20,7 @@ use crate::{
     cluster::{Cluster, StartError},
     environment::Environment,
 };
+use futures_util::future::OptionFuture;
 use kaji_access::{Authn, Authz, audit, front_proxy, kubelet_client, tls, without_anonymous_administrators};
 use kaji_admission::Deps as PluginDeps;
 use kaji_aggregator::Aggregator;
@@ -43,7 +44,7 @@ use kaji_refusals::{Limits, Refusals};
 use kaji_resource::Api;
 use kaji_server::{
     Audit, Authentication, BodyMemory, Certificates, Connector, Discovery, FlowControl, Health,
-    Impersonation, Listener, Metrics, OpenApi, Shutdown, Stack, TlsConfigHandle,
+    Impersonation, Listener, Metrics, OpenApi, Shutdown, Stack, TlsConfigHandle, ZPages,
     cluster_authentication_trust, legacy_token_tracking,
     pki::{Pki, PkiError},
 };
@@ -125,9 +126,14 @@ impl Configured {
         let Options { data_dir, serving, .. } = &settings.options;
         let (serving, dir) = (serving.clone(), data_dir.join("pki"));
         let (names, now) = (serving_names(&settings.options, settings.service_ip), settings.clock.now());
-        let certificates = tokio::spawn(blocking(move || serving.load(&dir, names, now)));
+        let (writing, files) = watch::channel(());
+        let load = move || {
+            let _writing = writing;
+            serving.load(&dir, names, now)
+        };
+        let certificates = tokio::spawn(blocking(load));
         let storage = Storage { encryption, history, raw_store, store };
-        Ok(StoreOpened { settings, metrics, storage, certificates })
+        Ok(StoreOpened { settings, metrics, storage, certificates, files })
     }
 }
 
@@ -137,11 +143,17 @@ pub(crate) struct StoreOpened {
     metrics: Metrics,
     storage: Storage,
     certificates: JoinHandle<Result<Result<Certificates, PkiError>, JoinError>>,
+    files: watch::Receiver<()>,
 }
 
 impl StoreOpened {
     pub fn store(&self) -> Arc<dyn Store> {
         self.storage.store.clone()
+    }
+
+    /// Closes when the certificates' files are complete, or are given up.
+    pub fn certificate_files(&self) -> watch::Receiver<()> {
+        self.files.clone()
     }
 
     pub async fn open_engine(self) -> Result<EngineOpened, StartError> {
@@ -181,7 +193,7 @@ pub(crate) struct EngineOpened {
 impl EngineOpened {
     pub async fn register_resources(self) -> Result<ResourcesRegistered, StartError> {
         let EngineOpened { former, engine, authz, plugins } = self;
-        let StoreOpened { settings, mut metrics, storage, certificates } = former;
+        let StoreOpened { settings, mut metrics, storage, certificates, .. } = former;
         let Settings { options, server_name, object_clock, .. } = &settings;
         let certificates = certificates
             .await
@@ -214,9 +226,7 @@ impl EngineOpened {
         );
         computed.push(kaji_refusals::decisions::def(&plugins.decisions, &authz.authorizer));
         engine.register([kaji_builtins::all(&deps), computed].concat()).await?;
-        let conversions =
-            kaji_apiextensions::Conversions { callers: plugins.callers.clone(), ..Default::default() };
-        conversions.metrics.register(metrics.registry());
+        let conversions = kaji_apiextensions::Conversions::new(&plugins.callers, metrics.registry());
         kaji_apiextensions::start(engine.clone(), object_clock.clone(), conversions).await?;
         let certificates = Arc::new(certificates);
         Ok(ResourcesRegistered {
@@ -302,13 +312,8 @@ impl ListenerBound {
         };
         bootstrap::run(engine, &facts).await.map_err(StartError::Bootstrap)?;
         let endpoints = settings.join_servers(&self.former.storage.store, engine, facts.advertise).await?;
-        Ok(Bootstrapped {
-            former: self.former,
-            address: self.address,
-            listener: self.listener,
-            authentication,
-            endpoints,
-        })
+        let ListenerBound { former, address, listener } = self;
+        Ok(Bootstrapped { former, address, listener, authentication, endpoints })
     }
 }
 
@@ -435,8 +440,7 @@ fn with_parts(
         .with(|registry| aggregator.register_metrics(registry))
         .with_authorization_metrics(&authz.decisions)
         .with_reload_metrics(&authn.reloads)
-        .with(|registry| plugins.metrics.register(registry))
-        .with(|registry| plugins.policies.register(registry))
+        .with(|registry| plugins.register_metrics(registry))
 }
 
 fn stack(
@@ -461,6 +465,7 @@ fn stack(
         health: Health::default(),
         shutdown: Shutdown::default(),
         metrics: metrics.with_flow(&flow),
+        zpages: ZPages::new("apiserver", options.flag_values.clone(), settings.clock.clone()),
         discovery: Discovery::default(),
         openapi: Arc::new(OpenApi::new(kaji_schema::docs::type_doc)),
         address: client_address(address).to_string(),
@@ -473,9 +478,7 @@ fn stack(
         snapshots: Some(snapshots::source(storage.raw_store.clone(), &options.store)),
     });
     checks::add(&stack.health, &storage.store, &options.store);
-    let engine = Arc::downgrade(&stack.engine);
-    let is_open = move || engine.upgrade().map(drop).ok_or_else(|| "the engine is closed".to_owned());
-    stack.health.add_start("informer-sync", Arc::new(is_open));
+    stack.health.wait_for_engine(&stack.engine);
     stack.health.begin_grace(options.startup.livez_grace);
     storage.encryption.add_check(&stack.health);
     stack
@@ -508,13 +511,7 @@ impl Background {
         }
         let serving = listener.serve(stack.clone(), self.stopped.clone());
         self.tasks.spawn(async move {
-            let inside = async {
-                match inside {
-                    Some(serving) => Some(serving.await),
-                    None => None,
-                }
-            };
-            let (draining, inside) = tokio::join!(serving, inside);
+            let (draining, inside) = tokio::join!(serving, OptionFuture::from(inside));
             drained.send_replace(true);
             draining.finish().await;
             if let Some(inside) = inside {
@@ -594,6 +591,5 @@ fn server_url(address: SocketAddr) -> String {
 }
 
 fn weak_api(engine: &Arc<Engine>) -> Weak<dyn Api> {
-    let api: Arc<dyn Api> = engine.clone();
-    Arc::downgrade(&api)
+    Arc::<Engine>::downgrade(engine)
 }

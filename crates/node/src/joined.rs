@@ -8,6 +8,7 @@ use crate::node::{self, NodeError, RealNodeConfig};
 use kaji_kubelet::{agent::JoinedNode, cloud::ExternalCloud, node::NodeServer};
 use kaji_options::ContainerRuntimeFlags;
 use kaji_runtime::{Client, Error, Informers, Selected};
+use kaji_server::FlagValues;
 use serde_json::Value;
 use std::{
     io,
@@ -37,6 +38,8 @@ pub struct JoinedNodeOptions {
     pub container_runtime: ContainerRuntimeFlags,
     /// Whether a cloud-controller-manager initializes the node.
     pub external_cloud: bool,
+    /// The flags of the process, as `/flagz` shows them.
+    pub flag_values: FlagValues,
 }
 
 /// Why a joined node cannot run.
@@ -88,6 +91,7 @@ pub async fn run(options: JoinedNodeOptions, mut joined: JoinedNode) -> Result<(
         server: Some(NodeServer { config: server, address }),
         container_runtime: options.container_runtime,
         external_cloud,
+        flag_values: options.flag_values,
     };
     let running = node::run(config, cluster, joined.shared, joined.stop);
     let certificates = async {

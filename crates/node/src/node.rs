@@ -42,6 +42,7 @@ use kaji_proxy::policy::PolicyConfig;
 use kaji_runtime::{
     Informers, Selected, Shared, local_path::NODE as LOCAL_PATH_NODE, objects::PersistentVolume,
 };
+use kaji_server::FlagValues;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -147,6 +148,8 @@ pub struct RealNodeConfig {
     pub container_runtime: ContainerRuntimeFlags,
     /// The cloud provider that initializes the node, if one does.
     pub external_cloud: Option<ExternalCloud>,
+    /// The flags of the process, as `/flagz` shows them.
+    pub flag_values: FlagValues,
 }
 
 /// Runs the node until `stop` turns true. The kubelet reads what its Node's user may read; the service proxy, policies and DNS read
@@ -332,6 +335,7 @@ async fn open(
         runtime_name,
         sysctls,
         external_cloud: config.external_cloud.clone(),
+        flag_values: config.flag_values.clone(),
     };
     let mounter = Arc::new(KernelMounter);
     let housekeeping = configuration.housekeeping;

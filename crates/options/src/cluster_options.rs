@@ -11,7 +11,7 @@ use kaji_meta::{
     time::{Clock, SystemClock},
 };
 use kaji_runtime::VirtualClock;
-use kaji_server::{ShutdownOptions, flowcontrol::Limits};
+use kaji_server::{FlagValues, ShutdownOptions, flowcontrol::Limits};
 use std::{
     net::{IpAddr, Ipv4Addr, SocketAddr},
     ops::RangeInclusive,
@@ -89,6 +89,8 @@ pub struct Options {
     pub features: Features,
     /// The API versions that are served although they are off by default.
     pub served: ServedVersions,
+    /// The flags of the process, as `/flagz` shows them.
+    pub flag_values: FlagValues,
     /// What objects are stamped with and control loops go by, if that is not the machine's clock. Certificates, deadlines
     /// of requests and flow control concern other processes, and use the machine's in any case.
     pub clock: Option<Arc<VirtualClock>>,
@@ -131,6 +133,7 @@ impl Options {
             admission: kaji_admission::Flags::default(),
             features: Features::default(),
             served: ServedVersions::default(),
+            flag_values: FlagValues::default(),
             clock: None,
         }
     }

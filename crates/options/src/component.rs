@@ -11,7 +11,7 @@ pub use scheduler::{SchedulerFlags, SchedulerOptions};
 
 use clap::{ArgAction, Args};
 use kaji_runtime::LeaseTiming;
-use kaji_server::{TlsOptions, TlsSuite, TlsVersion};
+use kaji_server::{FlagValues, TlsOptions, TlsSuite, TlsVersion};
 use std::{
     net::{IpAddr, Ipv4Addr, SocketAddr},
     path::PathBuf,
@@ -111,6 +111,9 @@ pub(crate) struct ComponentFlags {
     election: ElectionFlags,
     #[command(flatten)]
     serving: ServingFlags,
+    /// All flags of the process, for `/flagz`.
+    #[arg(skip)]
+    flag_values: FlagValues,
 }
 
 /// How the API server is reached.
@@ -152,6 +155,8 @@ pub struct ObservationOptions {
     pub reviews: (Option<PathBuf>, Option<PathBuf>),
     /// Paths that need no authorization.
     pub always_allowed: Vec<String>,
+    /// The flags of the process, as `/flagz` shows them.
+    pub flag_values: FlagValues,
 }
 
 /// What the components share.
@@ -218,7 +223,7 @@ impl ElectionFlags {
 }
 
 impl ServingFlags {
-    fn options(self, port: u16) -> Result<Option<ObservationOptions>, String> {
+    fn options(self, port: u16, flag_values: FlagValues) -> Result<Option<ObservationOptions>, String> {
         let port = self.secure_port.unwrap_or(port);
         if port == 0 {
             return Ok(None);
@@ -237,6 +242,7 @@ impl ServingFlags {
             lookup: !self.authentication_skip_lookup,
             reviews: (self.authentication_kubeconfig, self.authorization_kubeconfig),
             always_allowed: self.authorization_always_allow_paths,
+            flag_values,
         }))
     }
 }
@@ -260,7 +266,7 @@ impl ComponentFlags {
         Ok(ComponentOptions {
             connection: ConnectionOptions { kubeconfig, master, limit },
             election: self.election.options(defaults.name)?,
-            observation: self.serving.options(defaults.port)?,
+            observation: self.serving.options(defaults.port, self.flag_values)?,
         })
     }
 }

@@ -6,6 +6,7 @@
 //! - `server_flags`: the command line of a server, which is turned into cluster options.
 //! - One file for each group of flags: `authentication`, `authorization`, `audit`, `admission`, `encryption`, `etcd`, `history`, `serving`,
 //!   `startup`, `shutdown`, `autoscaler`, `cloud`, `control_loops`, `nodes`, `proxy_client`, `kubelet_client`, `features`.
+//! - `flag_values`: flags and their values, as they are shown.
 //! - `logging`: the format of logs, for every command.
 //! - `port_range`: how flags spell ranges of ports.
 //! - `watched_files`: detects changes of files that flags name, for configuration that is reloaded.
@@ -27,6 +28,7 @@ mod control_loops;
 pub mod encryption;
 pub mod etcd;
 mod features;
+mod flag_values;
 pub mod history;
 pub mod kubelet_client;
 pub mod logging;
@@ -51,6 +53,7 @@ pub use container_runtime::ContainerRuntimeFlags;
 pub use encryption::EncryptionFile;
 pub use etcd::{EtcdConfig, StorageMediaType, StoreFlags, StoreKind};
 pub use features::{FeatureFlags, RuntimeFlags};
+pub use flag_values::flag_values;
 pub use history::{HistoryConfig, HistoryFlags};
 pub use kubelet_client::KubeletClient;
 pub use nodes::{Nodes, RangeFlags};

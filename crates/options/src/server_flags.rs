@@ -16,7 +16,7 @@ use crate::{
 use clap::{ArgAction, Args, Command};
 use kaji_controllers::Selection;
 use kaji_meta::Features;
-use kaji_server::{TlsOptions, flowcontrol::Limits};
+use kaji_server::{FlagValues, TlsOptions, flowcontrol::Limits};
 use std::{
     net::{IpAddr, Ipv4Addr, SocketAddr},
     ops::RangeInclusive,
@@ -110,6 +110,9 @@ pub struct ServerFlags {
     /// The data directory is removed at the end.
     #[arg(skip)]
     pub is_temporary: bool,
+    /// All flags of the process, for `/flagz`.
+    #[arg(skip)]
+    pub flag_values: FlagValues,
 }
 
 /// Addresses of services and pods, and names of the server.
@@ -284,6 +287,7 @@ impl ServerFlags {
             admission: self.admission.into(),
             features,
             served: self.runtime_config.served()?,
+            flag_values: self.flag_values,
             ..Options::new(data_dir)
         })
     }

@@ -6,10 +6,11 @@
 
 use crate::{
     api,
+    body::ResponseBody,
     negotiate::{self, Clause},
     route::RequestInfo,
 };
-use http::{header, request::Parts};
+use http::{HeaderValue, Response, header, request::Parts};
 use kaji_engine::{ApiResponse, Body, Encoding, encode};
 use kaji_meta::{Query, Status, object};
 use kaji_schema::{order, protobuf, types, yaml};
@@ -108,7 +109,7 @@ impl Form {
 
 /// An error in the form that the client prefers, as upstream's `ErrorNegotiated` writes it: JSON if it accepts none. Errors
 /// of resources are JSON, as the engine's are.
-pub fn error_response(parts: &Parts, info: &RequestInfo, status: &Status) -> ApiResponse {
+fn error_response(parts: &Parts, info: &RequestInfo, status: &Status) -> ApiResponse {
     let form = Form::of(parts, &info.query, Offer::Plain).ok();
     let form = form.filter(|form| info.resource.is_none() && form.encoding != Encoding::Json);
     let encoded = form.and_then(|form| Some((form.content_type(), form.encode(&status.to_value()).ok()?)));
@@ -122,6 +123,15 @@ pub fn error_response(parts: &Parts, info: &RequestInfo, status: &Status) -> Api
         },
         None => ApiResponse::from(status.clone()),
     }
+}
+
+/// The response of [`error_response`], which says when to try again if the error does.
+pub fn refusal(parts: &Parts, info: &RequestInfo, status: &Status) -> Response<ResponseBody> {
+    let mut response = api::response(error_response(parts, info, status), false);
+    if let Some(seconds) = status.details.as_ref().map(|d| d.retry_after_seconds).filter(|s| *s > 0) {
+        response.headers_mut().insert(header::RETRY_AFTER, HeaderValue::from(seconds));
+    }
+    response
 }
 
 impl Offer {

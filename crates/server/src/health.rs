@@ -2,6 +2,7 @@
 //! Texts as upstream's `healthz` package writes them.
 
 use futures_util::future::BoxFuture;
+use kaji_engine::Engine;
 use kaji_exposition::slis::Slis;
 use kaji_meta::Query;
 use std::{
@@ -64,6 +65,13 @@ impl Health {
         if let Ok(mut checks) = self.checks.lock() {
             checks.push((name.to_owned(), Named::Start(check)));
         }
+    }
+
+    /// Makes the start wait for the engine, which is ready as soon as it is open.
+    pub fn wait_for_engine(&self, engine: &Arc<Engine>) {
+        let engine = Arc::downgrade(engine);
+        let is_open = move || engine.upgrade().map(drop).ok_or_else(|| "the engine is closed".to_owned());
+        self.add_start("informer-sync", Arc::new(is_open));
     }
 
     /// The grace period begins.

@@ -42,6 +42,7 @@ mod tls;
 mod version;
 mod watch_deadline;
 mod websocket;
+mod zpages;
 
 pub use audit::Audit;
 pub use authorization_metrics::{AuthorizationMetrics, Counter};
@@ -70,3 +71,4 @@ pub use shutdown::{GoawayChance, Shutdown, ShutdownOptions};
 pub use stack::{Stack, StackError};
 pub use tls::{TlsCurve, TlsOptions, TlsSuite, TlsVersion, tls};
 pub use tokio_rustls::TlsAcceptor;
+pub use zpages::{FlagValues, ZPage, ZPages};

@@ -9,6 +9,7 @@ use crate::{
     routing::{self, NoRoute},
     stack::Stack,
     version,
+    zpages::ZPage,
 };
 use bytes::Bytes;
 use futures_util::stream::BoxStream;
@@ -63,6 +64,8 @@ pub async fn serve(
             Ok(text(200, JSON, version::info()))
         }
         ("metrics", "") => Ok(metrics(parts, stack.metrics.render(&stack.engine, &stack.flow))),
+        ("statusz", "") if parts.uri.path() == "/statusz" => statusz(stack, parts),
+        ("flagz", "") if parts.uri.path() == "/flagz" => Ok(zpage(stack.zpages.flagz(&parts.headers)?)),
         ("metrics", "slis") => Ok(metrics(parts, stack.health.slis())),
         ("debug", page) => {
             let page =
@@ -85,6 +88,18 @@ pub async fn serve(
         },
         _ => Ok(not_found()),
     }
+}
+
+fn statusz(stack: &Stack, parts: &Parts) -> Result<Response<ResponseBody>, Status> {
+    let index = index_paths(stack);
+    let paths = index.iter().map(String::as_str);
+    Ok(zpage(stack.zpages.statusz(&parts.headers, paths)?))
+}
+
+fn zpage(mut page: ZPage) -> Response<ResponseBody> {
+    let mut response = text(200, page.content_type, std::mem::take(&mut page.body));
+    page.warn(&mut response);
+    response
 }
 
 /// A page of metrics, in the form that the client takes.
@@ -233,6 +248,10 @@ async fn openapi(
 
 /// `GET /`: the index of paths.
 fn index(stack: &Stack) -> Value {
+    json!({"paths": index_paths(stack)})
+}
+
+fn index_paths(stack: &Stack) -> Vec<String> {
     let registry = stack.engine.registry();
     let mut paths = vec!["/api".to_owned(), "/api/v1".into(), "/apis".into(), "/apis/".into()];
     let groups = Discovery::group_list(&registry, &stack.aggregator.extensions());
@@ -246,6 +265,7 @@ fn index(stack: &Stack) -> Value {
         "/debug/api_priority_and_fairness/dump_priority_levels",
         "/debug/api_priority_and_fairness/dump_queues",
         "/debug/api_priority_and_fairness/dump_requests",
+        "/flagz",
         "/healthz",
         "/livez",
         "/metrics",
@@ -254,6 +274,7 @@ fn index(stack: &Stack) -> Value {
         "/openapi/v3",
         "/openapi/v3/",
         "/readyz",
+        "/statusz",
         "/version",
     ] {
         paths.push(path.into());
@@ -262,7 +283,7 @@ fn index(stack: &Stack) -> Value {
         paths.extend(["/.well-known/openid-configuration".into(), "/openid/v1/jwks".into()]);
     }
     paths.sort();
-    json!({"paths": paths})
+    paths
 }
 
 const JSON: &str = "application/json";

@@ -38,10 +38,11 @@ use crate::{
     shutdown::Shutdown,
     watch_deadline,
     websocket::{self, Handshake},
+    zpages::ZPages,
 };
 use bytes::Bytes;
 use futures_util::FutureExt;
-use http::{HeaderValue, Request, Response, header};
+use http::{HeaderValue, Request, Response};
 use http_body_util::BodyExt;
 use kaji_aggregator::{Aggregator, ForwardContext, Route};
 use kaji_auth::{Authorizer, authn::IssuerDocuments};
@@ -92,6 +93,8 @@ pub struct Stack {
     pub shutdown: Shutdown,
     /// Counters.
     pub metrics: Metrics,
+    /// `/statusz` and `/flagz`.
+    pub zpages: ZPages,
     /// Discovery documents.
     pub discovery: Discovery,
     /// OpenAPI documents.
@@ -189,11 +192,7 @@ impl Stack {
         let RequestContext { classification, warnings, audit, webhooks, .. } = context;
         let mut response = answer.unwrap_or_else(|status| {
             audit.record.iter().for_each(|r| r.refused(&status));
-            let mut response = api::response(documents::error_response(&parts, &info, &status), false);
-            if let Some(seconds) = status.details.as_ref().map(|d| d.retry_after_seconds).filter(|s| *s > 0) {
-                response.headers_mut().insert(header::RETRY_AFTER, HeaderValue::from(seconds));
-            }
-            response
+            documents::refusal(&parts, &info, &status)
         });
         cut_short |= classification.refused;
         let outside = classification.waited.saturating_add(webhooks.total());

@@ -115,6 +115,7 @@ impl ControlLoopConfig {
                 server: self.kubelet_servers().map(|config| NodeServer { config, address }),
                 container_runtime: options.container_runtime.clone(),
                 external_cloud: options.loops.cloud.external.then(ExternalCloud::default),
+                flag_values: options.flag_values.clone(),
             };
             let node = node::run(config, informers.clone(), shared, stop.clone());
             let node = async move {

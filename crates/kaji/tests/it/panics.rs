@@ -77,6 +77,7 @@ async fn broken(test: &TestCluster) -> Arc<Stack> {
         health,
         shutdown: Shutdown::default(),
         metrics: Metrics::default(),
+        zpages: good.zpages.clone(),
         discovery: Discovery::default(),
         openapi: Arc::new(OpenApi::new(kaji_schema::docs::type_doc)),
         address: good.address.clone(),

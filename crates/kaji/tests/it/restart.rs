@@ -64,6 +64,9 @@ async fn a_start_that_takes_longer_than_it_may_leaves_the_store_closed() {
     let error = Cluster::start(options).await.err().unwrap();
     let text = "the objects were not read within 0ns (--storage-initialization-timeout)";
     assert_eq!(error.to_string(), text);
+    // Nothing is written any more.
+    let certificate = dir.path().join("pki/apiserver.crt");
+    assert!(certificate.exists(), "the certificates are still being made");
     TestCluster::start_in(dir, 0, StoreKind::Disk).await.stop().await;
 }
 

@@ -17,6 +17,8 @@ use futures_util::future::BoxFuture;
 use http::{Method, Response, StatusCode};
 use kaji_containers::{ContainerFilter, PodSandboxFilter, RuntimeError};
 use kaji_exposition::slis::Slis;
+use kaji_meta::time::SystemClock;
+use kaji_server::ZPages;
 use std::sync::Arc;
 
 /// Answers the requests of a real node.
@@ -31,12 +33,33 @@ pub struct NodeApi {
     requests: kubelet::Requests,
     /// Answers of `/healthz`.
     healthy: Slis,
+    zpages: ZPages,
 }
+
+/// What is served, for `/statusz`.
+const PATHS: [&str; 15] = [
+    "/attach",
+    "/checkpoint",
+    "/configz",
+    "/containerLogs",
+    "/debug",
+    "/exec",
+    "/flagz",
+    "/healthz",
+    "/metrics",
+    "/pods",
+    "/portForward",
+    "/run",
+    "/runningpods",
+    "/stats",
+    "/statusz",
+];
 
 impl NodeApi {
     /// Of a node with these pods, kept in order as configured.
     pub fn new(cx: Arc<NodeContext>, pods: Arc<dyn NodePods>, housekeeping: Housekeeping) -> NodeApi {
         let usage = UsageReader::new(cx.clone(), pods.clone());
+        let zpages = ZPages::new("kubelet", cx.config.flag_values.clone(), Arc::new(SystemClock));
         NodeApi {
             cx,
             pods,
@@ -44,6 +67,7 @@ impl NodeApi {
             usage,
             requests: kubelet::Requests::default(),
             healthy: Slis::default(),
+            zpages,
         }
     }
 
@@ -89,6 +113,8 @@ impl NodeApi {
             "/pods" | "/pods/" => pods::bound(self),
             "/runningpods" | "/runningpods/" => pods::running(self).await,
             "/configz" => configz::page(self),
+            "/statusz" => request::zpage(self.zpages.statusz(&request.headers, PATHS)),
+            "/flagz" => request::zpage(self.zpages.flagz(&request.headers)),
             "/stats/summary" | "/stats/summary/" => self.summary(request).await,
             "/metrics" => self.counted().await.map_or_else(|e| failed(&e), metrics),
             "/metrics/probes" => metrics(kubelet::probe_page(&self.cx.probe_metrics)),

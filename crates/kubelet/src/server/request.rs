@@ -11,7 +11,8 @@ use http::{HeaderMap, HeaderValue, Method, Response, StatusCode, header};
 use http_body_util::{BodyExt, Full, StreamBody, combinators::UnsyncBoxBody};
 use hyper::body::{Frame, Incoming};
 use hyper::upgrade::OnUpgrade;
-use kaji_meta::query::Query;
+use kaji_meta::{Status, query::Query};
+use kaji_server::ZPage;
 use std::{fmt, io, sync::Arc};
 use tokio::sync::mpsc;
 
@@ -87,6 +88,21 @@ pub fn respond(code: StatusCode, content_type: &'static str, body: impl Into<Byt
 pub fn metrics(request: &KubeletRequest, page: String) -> Response<ServerBody> {
     let accept = request.headers.get(header::ACCEPT).and_then(|accept| accept.to_str().ok());
     respond(StatusCode::OK, kaji_exposition::content_type(accept), page)
+}
+
+/// A page of `/statusz` or `/flagz`, or the error instead of it.
+pub fn zpage(page: Result<ZPage, Status>) -> Response<ServerBody> {
+    match page {
+        Ok(page) => {
+            let mut response = respond(StatusCode::OK, page.content_type, page.body.clone());
+            page.warn(&mut response);
+            response
+        }
+        Err(status) => {
+            let code = StatusCode::from_u16(status.code).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
+            respond(code, JSON, status.to_value().to_string())
+        }
+    }
 }
 
 /// A 200 response; its body is sent while it is made.

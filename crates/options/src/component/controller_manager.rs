@@ -4,6 +4,7 @@ use super::{ComponentFlags, ComponentOptions, Defaults};
 use crate::{FeatureFlags, RangeFlags, autoscaler::AutoscalerFlags, control_loops::ControlLoopFlags};
 use clap::{ArgAction, Args};
 use kaji_controllers::{AutoscalerConfig, LoopConfig, NodeRanges, Selection};
+use kaji_server::FlagValues;
 use std::{path::PathBuf, time::Duration};
 
 /// Upstream's component.
@@ -95,6 +96,11 @@ pub struct ControllerManagerOptions {
 }
 
 impl ControllerManagerFlags {
+    /// Sets the flags of the process, for `/flagz`.
+    pub fn set_flag_values(&mut self, values: FlagValues) {
+        self.component.flag_values = values;
+    }
+
     /// The options.
     ///
     /// # Errors

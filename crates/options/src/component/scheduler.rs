@@ -6,6 +6,7 @@ use super::{ComponentFlags, ComponentOptions, Defaults};
 use crate::FeatureFlags;
 use clap::Args;
 use kaji_meta::Features;
+use kaji_server::FlagValues;
 use std::path::PathBuf;
 
 /// Upstream's component.
@@ -35,6 +36,11 @@ pub struct SchedulerOptions {
 }
 
 impl SchedulerFlags {
+    /// Sets the flags of the process, for `/flagz`.
+    pub fn set_flag_values(&mut self, values: FlagValues) {
+        self.component.flag_values = values;
+    }
+
     /// The options.
     ///
     /// # Errors
