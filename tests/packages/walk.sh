@@ -94,7 +94,8 @@ fi
 
 if command -v rpm >/dev/null; then
   check "the RPM is read" rpm -qp --nosignature --list "$work/dist/kaji-$version-1.x86_64.rpm"
-  check "it has the program" grep -qx /usr/bin/kaji "$work/out"
+  cp "$work/out" "$work/files"
+  check "it has the program" grep -qx /usr/bin/kaji "$work/files"
 else
   skip rpm "there is no rpm"
 fi

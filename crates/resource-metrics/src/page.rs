@@ -49,7 +49,7 @@ impl Partial {
         Some(Point {
             at,
             started: started.unwrap_or(Timestamp::UNIX_EPOCH),
-            cpu: (cpu * NANOS) as u64,
+            cpu: (cpu * NANOS).round() as u64,
             memory: self.memory? as u64,
         })
     }

@@ -14,6 +14,8 @@ pub fn page<'a>(
     meters: &mut Meters,
     now: Timestamp,
 ) -> String {
+    // Times of samples are whole milliseconds: what was used is that until then, so that rates are exact.
+    let now = Timestamp::from_millisecond(now.as_millisecond()).unwrap_or(now);
     let mut pods: Vec<&Pod> = pods.filter(|pod| pod.status.phase == "Running").collect();
     pods.sort_by_key(|pod| (&pod.metadata.namespace, &pod.metadata.name));
     let mut whole = NODE;
@@ -128,5 +130,21 @@ mod tests {
         "##]].assert_eq(&page);
         let empty = super::page(since, [].iter(), &mut meters, since);
         assert!(!empty.contains("container_") && empty.contains("node_cpu_usage_seconds_total"));
+    }
+
+    #[test]
+    fn what_is_used_is_that_at_the_time_of_the_sample() {
+        let mut busy = pod("a", json!({"phase": "Running", "startTime": "2026-01-01T00:00:00Z"}));
+        busy.metadata.annotations =
+            serde_json::from_value(json!({"sim.kaji.dev/cpu-usage": "200m"})).unwrap();
+        let mut meters = Meters::default();
+        let mut at = |time: &str| {
+            let page = page(Timestamp::UNIX_EPOCH, [&busy].into_iter(), &mut meters, time.parse().unwrap());
+            let main =
+                page.lines().find(|line| line.starts_with("container_cpu") && line.contains("\"main\""));
+            main.unwrap().split_once('}').unwrap().1.trim().to_owned()
+        };
+        assert_eq!(at("2026-01-01T00:00:10.000999999Z"), "2 1767225610000");
+        assert_eq!(at("2026-01-01T00:00:25.125000001Z"), "5.025 1767225625125");
     }
 }
