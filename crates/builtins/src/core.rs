@@ -23,7 +23,7 @@ use kaji_resource::ResourceDef;
 /// Every resource of the group.
 pub fn defs(deps: &Deps) -> Vec<ResourceDef> {
     vec![
-        componentstatuses::def(),
+        componentstatuses::def(deps),
         configmaps::def(),
         endpoints::def(),
         crate::events::events::core(deps.event_ttl),

@@ -115,6 +115,8 @@ pub struct Deps {
     pub tokens: Option<Arc<dyn Tokens>>,
     /// The deep validation of custom resource definitions.
     pub validate_crd: Option<ValidateCrd>,
+    /// Components of the control plane that run in this process without a lease, by the names of ComponentStatuses.
+    pub components: Vec<&'static str>,
 }
 
 impl Deps {
@@ -134,6 +136,7 @@ impl Deps {
             grants: Arc::new(NoAuthorizer),
             tokens: None,
             validate_crd: None,
+            components: vec![],
         }
     }
 }

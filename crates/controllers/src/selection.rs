@@ -74,6 +74,11 @@ impl Selection {
         self.includes(SCHEDULER)
     }
 
+    /// Whether a controller runs, the scheduler aside.
+    pub fn controllers(&self) -> bool {
+        self.others || self.named.iter().any(|(name, runs)| *runs && name != SCHEDULER)
+    }
+
     /// Whether nothing runs.
     pub fn is_empty(&self) -> bool {
         !self.others && !self.named.iter().any(|(name, _)| self.includes(name))

@@ -210,6 +210,7 @@ impl EngineOpened {
         deps.event_ttl = options.event_ttl;
         deps.features = options.features;
         deps.served = options.served.clone();
+        deps.components = options.components_without_lease();
         deps.authorizer = authz.authorizer.clone();
         deps.grants = authz.rbac.clone();
         deps.validate_crd = Some(kaji_apiextensions::validator());

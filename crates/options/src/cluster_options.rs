@@ -97,6 +97,14 @@ pub struct Options {
 }
 
 impl Options {
+    /// Components of the control plane that run in the server's process without a lease, by the names of ComponentStatuses.
+    pub fn components_without_lease(&self) -> Vec<&'static str> {
+        let alone = self.controllers && !matches!(self.store, StoreKind::Etcd(_));
+        let runs =
+            [("controller-manager", self.selection.controllers()), ("scheduler", self.selection.scheduler())];
+        runs.into_iter().filter(|(_, runs)| alone && *runs).map(|(name, _)| name).collect()
+    }
+
     /// The defaults over a data directory: loopback, port 6443.
     pub fn new(data_dir: impl Into<PathBuf>) -> Self {
         Options {

@@ -1,6 +1,7 @@
-//! ComponentStatuses (deprecated upstream): computed at each request, never stored. The components live in this
-//! process or answer for themselves through leases, so an answering API server means healthy ones.
+//! ComponentStatuses (deprecated upstream): computed at each request, never stored. A component that lives in this process is healthy
+//! when the API server answers; others show by a lease that they run.
 
+use crate::Deps;
 use crate::shared::{conditions, table::name, value::Fields};
 use kaji_meta::{GroupResource, Status};
 use kaji_resource::{
@@ -19,12 +20,16 @@ const COLUMNS: &[Column] = &[
 const COMPONENTS: &[(&str, &str)] =
     &[("controller-manager", "kube-controller-manager"), ("etcd-0", ""), ("scheduler", "kube-scheduler")];
 
-struct ComponentStatuses;
+struct ComponentStatuses {
+    /// Those that live in this process and take no lease.
+    local: Vec<&'static str>,
+}
 
-fn component(ctx: &Ctx<'_>, name: &str, lease: &str) -> Value {
+fn component(local: &[&str], ctx: &Ctx<'_>, name: &str, lease: &str) -> Value {
     let leases = GroupResource::new("coordination.k8s.io", "leases");
-    let held =
-        lease.is_empty() || ctx.api.get(&leases, "kube-system", lease).is_some_and(|l| is_fresh(&l, ctx.now));
+    let held = lease.is_empty()
+        || local.contains(&name)
+        || ctx.api.get(&leases, "kube-system", lease).is_some_and(|l| is_fresh(&l, ctx.now));
     let condition = if held {
         json!({"type": "Healthy", "status": "True", "message": "ok"})
     } else {
@@ -69,10 +74,11 @@ impl CallHooks for ComponentStatuses {
                     let gr = GroupResource::new("", "componentstatus");
                     let found = all.clone().find(|(n, _)| *n == ctx.name);
                     let (n, lease) = found.ok_or_else(|| Status::not_found(&gr, ctx.name))?;
-                    Ok((200, component(ctx, n, lease)))
+                    Ok((200, component(&self.local, ctx, n, lease)))
                 }
                 Verb::List => {
-                    let items: Vec<Value> = all.map(|(n, lease)| component(ctx, n, lease)).collect();
+                    let items: Vec<Value> =
+                        all.map(|(n, lease)| component(&self.local, ctx, n, lease)).collect();
                     let list = json!({"apiVersion": "v1", "kind": "ComponentStatusList", "metadata": {}, "items": items});
                     Ok((200, list))
                 }
@@ -86,7 +92,7 @@ impl CallHooks for ComponentStatuses {
 }
 
 /// The definition of ComponentStatuses.
-pub fn def() -> ResourceDef {
+pub fn def(deps: &Deps) -> ResourceDef {
     let mut def = ResourceDef::builtin(
         "",
         "v1",
@@ -94,7 +100,7 @@ pub fn def() -> ResourceDef {
         "componentstatuses",
         Scope::Cluster,
         COLUMNS,
-        ComponentStatuses,
+        ComponentStatuses { local: deps.components.clone() },
     )
     .short(&["cs"]);
     def.stored = false;
@@ -106,8 +112,23 @@ pub fn def() -> ResourceDef {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::shared::testing::{TestContext, row};
+    use crate::shared::testing::{TestContext, deps, row};
     use futures_util::FutureExt;
+
+    fn show(fixture: &TestContext, deps: &Deps, component: &str) -> String {
+        let name = json!({"metadata": {"name": component}});
+        let request = CallRequest {
+            verb: Verb::Get,
+            body: Value::Null,
+            object: None,
+            query: &Default::default(),
+            delete_options: None,
+        };
+        let def = def(deps);
+        let ctx = fixture.ctx(&name, "", "v1");
+        let answer = def.hooks.calls().call(&ctx, request).now_or_never().unwrap().unwrap().1;
+        row(&def, &answer)
+    }
 
     #[test]
     fn a_fresh_lease_is_health() {
@@ -117,30 +138,19 @@ mod tests {
             "spec": {"holderIdentity": "a", "leaseDurationSeconds": 15, "renewTime": renewed}})
         };
         let leases = GroupResource::new("coordination.k8s.io", "leases");
-        let name = json!({"metadata": {"name": "scheduler"}});
-        let get = || {
-            let request = CallRequest {
-                verb: Verb::Get,
-                body: Value::Null,
-                object: None,
-                query: &Default::default(),
-                delete_options: None,
-            };
-            let answer = def()
-                .hooks
-                .calls()
-                .call(&fixture.ctx(&name, "", "v1"), request)
-                .now_or_never()
-                .unwrap()
-                .unwrap()
-                .1;
-            row(&def(), &answer)
-        };
         assert_eq!(
-            get(),
+            show(&fixture, &deps(), "scheduler"),
             "scheduler | Unhealthy |  | no holder has renewed the lease kube-system/kube-scheduler"
         );
         fixture.api.put(&leases, lease("2026-01-02T03:04:00.000000Z"));
-        assert_eq!(get(), "scheduler | Healthy | ok | ");
+        assert_eq!(show(&fixture, &deps(), "scheduler"), "scheduler | Healthy | ok | ");
+    }
+
+    #[test]
+    fn a_component_of_this_process_needs_no_lease() {
+        let deps = Deps { components: vec!["scheduler"], ..deps() };
+        let fixture = TestContext::default();
+        assert_eq!(show(&fixture, &deps, "scheduler"), "scheduler | Healthy | ok | ");
+        assert!(show(&fixture, &deps, "controller-manager").contains("Unhealthy"));
     }
 }
