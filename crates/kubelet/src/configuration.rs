@@ -6,6 +6,7 @@
 
 use crate::node::Housekeeping;
 use crate::node::eviction::thresholds::{EvictionSettings, Signal, Statements, Threshold};
+use crate::pods::backoff::RestartDelays;
 use crate::pods::sysctls::AllowedSysctls;
 use crate::resource_managers::cpu::CpuOptions;
 use crate::resource_managers::cpu_set::CpuSet;
@@ -61,6 +62,8 @@ pub struct Configuration {
     pub reserved: BTreeMap<String, i64>,
     /// The sysctls that pods may set.
     pub sysctls: AllowedSysctls,
+    /// The longest delay before a container that exits is started again (KEP-4603).
+    pub restart_delays: RestartDelays,
 }
 
 #[derive(Deserialize)]
@@ -96,7 +99,14 @@ struct File {
     kube_reserved: Option<BTreeMap<String, String>>,
     max_pods: Option<u32>,
     allowed_unsafe_sysctls: Option<Vec<String>>,
+    crash_loop_back_off: Option<CrashLoopBackOff>,
     feature_gates: Option<BTreeMap<String, bool>>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "camelCase")]
+struct CrashLoopBackOff {
+    max_container_restart_period: Option<String>,
 }
 
 #[derive(Deserialize)]
@@ -172,7 +182,22 @@ pub fn parse(text: &str) -> Result<Configuration, String> {
     };
     let sysctls = AllowedSysctls::with(file.allowed_unsafe_sysctls.as_deref().unwrap_or_default())?;
     let max_pods = file.max_pods.filter(|n| *n > 0);
-    Ok(Configuration { housekeeping, managers, max_pods, reserved, sysctls })
+    let restart_delays = restart_delays(&file)?;
+    Ok(Configuration { housekeeping, managers, max_pods, reserved, sysctls, restart_delays })
+}
+
+fn restart_delays(file: &File) -> Result<RestartDelays, String> {
+    let settings = file.crash_loop_back_off.as_ref();
+    let Some(text) = settings.and_then(|settings| settings.max_container_restart_period.as_deref()) else {
+        return Ok(RestartDelays::default());
+    };
+    let longest = time("crashLoopBackOff.maxContainerRestartPeriod", text)?;
+    RestartDelays::up_to(longest).ok_or_else(|| {
+        format!(
+            "invalid configuration: CrashLoopBackOff.MaxContainerRestartPeriod (got: {} seconds) must be set between 1s and 300s",
+            longest.as_secs_f64()
+        )
+    })
 }
 
 fn cpu_options(file: &File) -> Result<Option<CpuOptions>, String> {
@@ -346,8 +371,9 @@ mod tests {
              systemReserved: {cpu: 500m, memory: 1Gi}\nkubeReserved: {cpu: '1', ephemeral-storage: 1G}\nmaxPods: 20\n\
              containerLogMaxSize: 1Mi\ncontainerLogMaxFiles: 3\nimageGCHighThresholdPercent: 70\nimageGCLowThresholdPercent: 60\n\
              imageMinimumGCAge: 1m\nevictionHard: {memory.available: 5%}\nevictionPressureTransitionPeriod: 30s\n\
-             evictionMaxPodGracePeriod: 7")
+             evictionMaxPodGracePeriod: 7\ncrashLoopBackOff: {maxContainerRestartPeriod: 5s}")
         .unwrap();
+        assert_eq!(Some(found.restart_delays), RestartDelays::up_to(Duration::from_secs(5)));
         let managers = &found.managers;
         assert_eq!(managers.cpu, Some(CpuOptions { whole_cores: true, strict_reservation: false }));
         assert_eq!((managers.policy, managers.scope), (TopologyPolicy::SingleNumaNode, Scope::Pod));
@@ -395,6 +421,7 @@ mod tests {
             "evictionSoft: {memory.available: 10%}",
             "evictionPressureTransitionPeriod: soon",
             "allowedUnsafeSysctls: [vm.swappiness]",
+            "crashLoopBackOff: {maxContainerRestartPeriod: 500ms}",
         ]
         .iter()
         .map(|text| of(text).unwrap_err())
@@ -417,7 +444,8 @@ mod tests {
             invalid configuration: imageGCLowThresholdPercent (--image-gc-low-threshold) 80 must be less than imageGCHighThresholdPercent (--image-gc-high-threshold) 10
             grace period must be specified for the soft eviction threshold memory.available
             evictionPressureTransitionPeriod: invalid duration "soon"
-            the sysctls "vm.swappiness" are not known to be namespaced"#]].assert_eq(&errors.join("\n"));
+            the sysctls "vm.swappiness" are not known to be namespaced
+            invalid configuration: CrashLoopBackOff.MaxContainerRestartPeriod (got: 0.5 seconds) must be set between 1s and 300s"#]].assert_eq(&errors.join("\n"));
         assert!(of("featureGates: {KubeletPSI: true, PodsAPI: false}").is_ok());
         assert_eq!(of("featureGates: {X: true}").unwrap_err(), "featureGates: unrecognized feature gate: X");
         assert!(

@@ -27,6 +27,7 @@ pub use report::KUBELET_PORT;
 
 use crate::credential_providers::CredentialProviders;
 use crate::metrics::{KubeletMetrics, families, measured::Measured};
+use crate::plugins::csi_allocatable::AllocatableUpdates;
 use crate::plugins::csi_node::CsiNode;
 use crate::plugins::devices::DeviceManager;
 use crate::plugins::watcher::PluginWatcher;
@@ -195,7 +196,7 @@ pub async fn run(
     let mut tasks = JoinSet::new();
     tasks.spawn(follow_runtime(cx.clone(), events.clone()));
     tasks.spawn(log_rotation::run(cx.clone(), parts.housekeeping.logs));
-    start_plugins(&cx, &client, &mut tasks);
+    start_plugins(&cx, &client, &informers, &mut tasks);
     if let Some(server) = parts.server {
         let api =
             Arc::new(NodeApi::new(cx.clone(), Arc::new(BoundPods(pods.clone())), parts.housekeeping.clone()));
@@ -239,11 +240,18 @@ fn make_root(root: &Path) {
 }
 
 /// Lets plug-ins register, and volumes that no pod has be unstaged.
-fn start_plugins(cx: &Arc<NodeContext>, client: &Client, tasks: &mut JoinSet<()>) {
+fn start_plugins(
+    cx: &Arc<NodeContext>,
+    client: &Client,
+    informers: &Arc<Informers>,
+    tasks: &mut JoinSet<()>,
+) {
     let (root, clock) = (&cx.config.root_dir, cx.clock.clone());
     let node = CsiNode::new(client.clone(), &cx.config.node_name, cx.facts.clone(), clock.clone());
     let node = Arc::new(node);
     let csi = cx.volumes.csi_drivers().clone();
+    let updates = AllocatableUpdates::new(csi.clone(), node.clone(), informers.clone(), clock.clone());
+    tasks.spawn(updates.run());
     let watcher = PluginWatcher::new(root, csi, node.clone(), cx.devices.clone(), cx.dra.clone(), clock);
     tasks.spawn(async move { node.publish().await });
     tasks.spawn(watcher.run());

@@ -2,6 +2,7 @@
 //! [`csi_node`] shows CSI drivers in the API, [`devices`] hands devices of plug-ins to containers, [`dra`] those of claims;
 //! [`pod_resources`] tells monitoring agents of both.
 
+pub mod csi_allocatable;
 pub mod csi_node;
 pub mod devices;
 pub mod dra;

@@ -25,7 +25,7 @@ mod tokens;
 
 pub use csi::CsiDrivers;
 pub use mounter::{KernelMounter, Mounter};
-pub use problem::NotSetUp;
+pub use problem::{ATTACH_TIMEOUT, NotSetUp};
 
 use crate::pods::context::NodeContext;
 use crate::pods::core::{Container, Pod, Volume, VolumeMount};

@@ -335,6 +335,7 @@ async fn open(
         runtime_name,
         sysctls,
         external_cloud: config.external_cloud.clone(),
+        restart_delays: configuration.restart_delays,
         flag_values: config.flag_values.clone(),
     };
     let mounter = Arc::new(KernelMounter);

@@ -4,7 +4,6 @@
 
 use super::static_pods::StaticPods;
 use super::{Dispatcher, FullPod};
-use crate::metrics::families::REJECTIONS;
 use crate::pods::admission::{self, Refusal};
 use crate::pods::context::NodeContext;
 use crate::pods::core::{Container, Pod};
@@ -50,15 +49,7 @@ impl Dispatcher {
     }
 
     fn refused(&self, pod: &Pod, refusal: Refusal) -> Ending {
-        self.cx.metrics.count(&REJECTIONS, &[("reason", &refusal.reason)]);
-        let event = kaji_runtime::EventRecord::warning(
-            model::reference(pod),
-            &refusal.reason,
-            refusal.message.clone(),
-        );
-        self.cx.api.record(event);
-        let message = format!("Pod was rejected: {}", refusal.message);
-        Ending { reason: refusal.reason, message, ..Ending::default() }
+        admission::refused(&self.cx, pod, refusal)
     }
 }
 

@@ -109,6 +109,14 @@ impl CsiNode {
         self.change_node(&info.topology, ids)
             .await
             .map_err(|e| format!("error updating Node object with CSI driver node info: {e}"))?;
+        self.update(driver, info).await
+    }
+
+    /// Shows what a driver says that is registered.
+    ///
+    /// # Errors
+    /// Upstream's text.
+    pub async fn update(&self, driver: &str, info: &NodeInfo) -> Result<(), String> {
         self.change(|drivers| set_driver(drivers, driver, Some(info)))
             .await
             .map_err(|e| format!("error updating CSINode object with CSI driver node info: {e}"))

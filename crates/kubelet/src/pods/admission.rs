@@ -1,10 +1,13 @@
 //! Whether this node takes a pod that was bound to it. Upstream's `lifecycle/predicate.go`: a pod that is refused is `Failed`
 //! with the reason and message of the first predicate that does not hold.
 
+use super::context::NodeContext;
 use super::core::{Node, NodeSelectorTerm, Pod, Taint, Toleration};
 use super::model::{self, Amounts};
+use super::worker::Ending;
+use crate::metrics::families::REJECTIONS;
 use crate::node::DECLARED_FEATURES;
-use kaji_runtime::FeatureRequests;
+use kaji_runtime::{EventRecord, FeatureRequests};
 use std::collections::BTreeMap;
 
 /// Why a pod is refused: `status.reason` and `status.message`.
@@ -14,6 +17,15 @@ pub struct Refusal {
     pub reason: String,
     /// For people.
     pub message: String,
+}
+
+/// Counts a refusal, tells it by an event, and makes it the pod's end.
+pub fn refused(cx: &NodeContext, pod: &Pod, refusal: Refusal) -> Ending {
+    cx.metrics.count(&REJECTIONS, &[("reason", &refusal.reason)]);
+    let event = EventRecord::warning(model::reference(pod), &refusal.reason, refusal.message.clone());
+    cx.api.record(event);
+    let message = format!("Pod was rejected: {}", refusal.message);
+    Ending { reason: refusal.reason, message, ..Ending::default() }
 }
 
 /// Thousandths for `cpu`, whole units otherwise.

@@ -1,6 +1,6 @@
 //! Growing delays, as client-go's `flowcontrol.Backoff` has them: of restarts of a container that exits, and of image pulls.
 //!
-//! Invariant: a key that has not been used for twice the longest delay starts anew; there are at most [`MOST_KEYS`] keys.
+//! Invariant: a key that has not been used for ten minutes, or for twice the longest delay, starts anew; there are at most [`MOST_KEYS`] keys.
 
 use jiff::Timestamp;
 use std::collections::BTreeMap;
@@ -8,12 +8,52 @@ use std::time::Duration;
 
 /// Keys that are remembered.
 const MOST_KEYS: usize = 10_000;
+/// Upstream's first delay of restarts and of pulls.
+const FIRST: Duration = Duration::from_secs(10);
+/// Upstream's longest one.
+const LONGEST: Duration = Duration::from_secs(300);
+/// After it a container that has run starts anew, however long its delays may become.
+const FORGOTTEN: Duration = Duration::from_secs(600);
+
+/// The delays before a container that exits is started again: they double up to a longest one.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct RestartDelays {
+    longest: Duration,
+}
+
+impl Default for RestartDelays {
+    fn default() -> Self {
+        RestartDelays { longest: LONGEST }
+    }
+}
+
+impl RestartDelays {
+    /// Up to this delay; `None` unless it is between a second and five minutes (KEP-4603).
+    #[must_use]
+    pub fn up_to(longest: Duration) -> Option<RestartDelays> {
+        (Duration::from_secs(1)..=LONGEST).contains(&longest).then_some(RestartDelays { longest })
+    }
+
+    /// The longest.
+    #[must_use]
+    pub fn longest(self) -> Duration {
+        self.longest
+    }
+
+    /// For the containers of one pod.
+    #[must_use]
+    pub fn backoff(self) -> Backoff {
+        Backoff { forgotten: FORGOTTEN, ..Backoff::new(FIRST.min(self.longest), self.longest) }
+    }
+}
 
 /// The delays of many keys.
 #[derive(Debug)]
 pub struct Backoff {
     first: Duration,
     longest: Duration,
+    /// How long a key is remembered that is not used.
+    forgotten: Duration,
     /// Most are empty, and there is one for each simulated pod: an empty tree is half of an empty hash table.
     entries: BTreeMap<String, (Duration, Timestamp)>,
 }
@@ -22,13 +62,13 @@ impl Backoff {
     /// The first delay and the longest.
     #[must_use]
     pub fn new(first: Duration, longest: Duration) -> Backoff {
-        Backoff { first, longest, entries: BTreeMap::new() }
+        Backoff { first, longest, forgotten: longest * 2, entries: BTreeMap::new() }
     }
 
     /// Upstream's delays, of restarts and of pulls.
     #[must_use]
     pub fn standard() -> Backoff {
-        Backoff::new(Duration::from_secs(10), Duration::from_secs(300))
+        Backoff::new(FIRST, LONGEST)
     }
 
     /// The present delay of a key; zero for a new one.
@@ -76,12 +116,12 @@ impl Backoff {
     }
 
     fn expired(&self, updated: Timestamp, now: Timestamp) -> bool {
-        since(updated, now) > self.longest * 2
+        since(updated, now) > self.forgotten
     }
 
     fn sweep(&mut self, now: Timestamp) {
-        let longest = self.longest;
-        self.entries.retain(|_, (_, updated)| since(*updated, now) <= longest * 2);
+        let forgotten = self.forgotten;
+        self.entries.retain(|_, (_, updated)| since(*updated, now) <= forgotten);
         if self.entries.len() >= MOST_KEYS {
             self.entries.clear();
         }
@@ -123,5 +163,17 @@ mod tests {
         assert_eq!(shown.join(" "), "10s 20s 40s 1m20s 2m40s 5m0s 5m0s");
         backoff.next("c", now - Duration::from_secs(601), now);
         assert_eq!(backoff.delay("c"), Duration::from_secs(10), "it ran for long");
+    }
+
+    #[test]
+    fn a_short_longest_delay_is_the_first_one_too_and_is_not_forgotten_earlier() {
+        let mut backoff = RestartDelays::up_to(Duration::from_secs(3)).unwrap().backoff();
+        let now: Timestamp = "2026-01-01T00:00:00Z".parse().unwrap();
+        for _ in 0..3 {
+            backoff.next("c", now, now);
+            assert_eq!(backoff.delay("c"), Duration::from_secs(3));
+        }
+        assert_eq!(backoff.remaining("c", now, now + Duration::from_secs(2)), Some(Duration::from_secs(1)));
+        assert_eq!(RestartDelays::up_to(Duration::from_secs(301)), None);
     }
 }

@@ -121,6 +121,8 @@ pub struct NodeConfig {
     pub sysctls: AllowedSysctls,
     /// The cloud provider that initializes the node; `None` for a node that needs none.
     pub external_cloud: Option<crate::cloud::ExternalCloud>,
+    /// The delays of restarts.
+    pub restart_delays: super::backoff::RestartDelays,
     /// The flags of the process, as `/flagz` shows them.
     pub flag_values: kaji_server::FlagValues,
 }

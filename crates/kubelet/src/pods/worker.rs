@@ -136,7 +136,7 @@ impl Worker {
         let writer = writer(&cx, &pod, &shown_as);
         Worker {
             probes: PodProbes::new(wake.clone(), &former),
-            restarts: Backoff::standard(),
+            restarts: cx.config.restart_delays.backoff(),
             pulls: Backoff::standard(),
             mounts: Backoff::new(Duration::from_millis(500), Duration::from_secs(122)),
             waiting: Waiting::default(),

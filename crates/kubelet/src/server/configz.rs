@@ -5,6 +5,7 @@
 use super::node_api::NodeApi;
 use super::request::{self, JSON, ServerBody};
 use crate::node::KUBELET_PORT;
+use crate::pods::backoff::go_duration;
 use http::{Response, StatusCode};
 use serde_json::{Value, json};
 
@@ -43,6 +44,7 @@ fn configuration(api: &NodeApi) -> Value {
         "imageGCHighThresholdPercent": images.high_percent,
         "imageGCLowThresholdPercent": images.low_percent,
         "evictionMaxPodGracePeriod": api.housekeeping.eviction.most_pod_grace,
+        "crashLoopBackOff": {"maxContainerRestartPeriod": go_duration(config.restart_delays.longest())},
         "registerNode": true,
         "kind": "KubeletConfiguration",
         "apiVersion": "kubelet.config.k8s.io/v1beta1",

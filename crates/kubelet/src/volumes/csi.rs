@@ -44,6 +44,8 @@ pub struct CsiDrivers {
     desired: Mutex<HashMap<String, BTreeSet<String>>>,
     /// Of those that are staged.
     staged: Mutex<BTreeSet<String>>,
+    /// Drivers that have attached as many volumes as the node takes, and are to be asked how many that is.
+    exhausted: Mutex<BTreeSet<String>>,
     changed: Arc<Notify>,
 }
 
@@ -57,6 +59,7 @@ impl CsiDrivers {
             locks: Mutex::default(),
             desired: Mutex::default(),
             staged: Mutex::default(),
+            exhausted: Mutex::default(),
             changed: Arc::default(),
         };
         let staged = record::staged(&drivers.global_dir());
@@ -124,6 +127,22 @@ impl CsiDrivers {
         let drivers = self.drivers.lock().unwrap_or_else(PoisonError::into_inner);
         let found = drivers.get(name).map(|known| known.driver.clone());
         found.ok_or_else(|| format!("driver name {name} not found in the list of registered CSI drivers"))
+    }
+
+    /// The registered drivers.
+    #[must_use]
+    pub fn names(&self) -> Vec<String> {
+        self.drivers.lock().unwrap_or_else(PoisonError::into_inner).keys().cloned().collect()
+    }
+
+    /// Notes that the node takes no more volumes of a driver.
+    pub fn note_exhausted(&self, name: &str) {
+        self.exhausted.lock().unwrap_or_else(PoisonError::into_inner).insert(name.to_owned());
+    }
+
+    /// Whether that was noted since the call before.
+    pub fn take_exhausted(&self, name: &str) -> bool {
+        self.exhausted.lock().unwrap_or_else(PoisonError::into_inner).remove(name)
     }
 
     /// `status.volumesInUse` of the node.

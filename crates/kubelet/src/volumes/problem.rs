@@ -1,6 +1,7 @@
 //! What keeps a pod's volumes from being set up.
 
 use std::fmt;
+use std::time::Duration;
 
 /// Why a volume is not set up.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -11,7 +12,12 @@ pub(super) enum Problem {
     Failed(String),
     /// Something else has to happen first, and there will be no event about it.
     Waits(String),
+    /// The volume is not attached because the node takes no more of this driver.
+    Exhausted(String),
 }
+
+/// How long volumes are waited for before a pod with volumes that the node cannot take is refused: upstream's `podAttachAndMountTimeout`.
+pub const ATTACH_TIMEOUT: Duration = Duration::from_secs(123);
 
 /// Why volumes of a pod are not set up.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -20,6 +26,8 @@ pub struct NotSetUp {
     pub failures: Vec<String>,
     /// What is waited for, for the log.
     pub waits: Vec<String>,
+    /// Drivers of which the node takes no more volumes, and upstream's text about it.
+    pub exhausted: Option<(Vec<String>, String)>,
 }
 
 impl fmt::Display for NotSetUp {
@@ -37,7 +45,7 @@ impl NotSetUp {
         unmounted.sort_unstable();
         let mut unattached: Vec<&str> = problems
             .iter()
-            .filter(|(_, p)| matches!(p, Problem::Waits(_)))
+            .filter(|(_, p)| matches!(p, Problem::Waits(_) | Problem::Exhausted(_)))
             .map(|(name, _)| name.as_str())
             .collect();
         unattached.sort_unstable();
@@ -54,17 +62,35 @@ impl NotSetUp {
             let texts: Vec<&str> = unprocessed.iter().map(|(_, text)| *text).collect();
             found.failures.push(format!(
                 "Unable to attach or mount volumes: unmounted volumes={}, unattached volumes={}, failed to process volumes={}: {}",
-                list(unmounted),
-                list(unattached),
+                list(unmounted.clone()),
+                list(unattached.clone()),
                 list(names),
                 texts.join("; ")
             ));
+        }
+        let drivers = problems.iter().filter_map(|(_, p)| match p {
+            Problem::Exhausted(driver) => Some(driver.clone()),
+            _ => None,
+        });
+        let drivers: Vec<String> = drivers.collect();
+        if !drivers.is_empty() {
+            let names = unprocessed.iter().map(|(name, _)| *name).collect();
+            let text = format!(
+                "Node has reached its volume attachment limit, rejecting pod. unmounted volumes={}, unattached volumes={}, failed to process volumes={}: context deadline exceeded",
+                list(unmounted),
+                list(unattached),
+                list(names)
+            );
+            found.exhausted = Some((drivers, text));
         }
         for (_, problem) in &problems {
             match problem {
                 Problem::Unprocessed(_) => {}
                 Problem::Failed(text) => found.failures.push(text.clone()),
                 Problem::Waits(text) => found.waits.push(text.clone()),
+                Problem::Exhausted(driver) => {
+                    found.waits.push(format!("the node takes no more volumes of {driver}"));
+                }
             }
         }
         found

@@ -112,6 +112,40 @@ async fn an_attached_volume_waits_for_the_control_plane() {
 }
 
 #[tokio::test]
+async fn a_node_that_takes_no_more_volumes_is_told_from_one_that_waits() {
+    let fake = Fake::new();
+    let _driver = start(&fake, &[1]);
+    bound(&fake, json!({}), json!({}));
+    let object = |period: Value| {
+        let spec = json!({"fsGroupPolicy": "None", "nodeAllocatableUpdatePeriodSeconds": period});
+        put(&fake, "/apis/storage.k8s.io/v1/csidrivers/d", driver_object(spec));
+    };
+    object(json!(10));
+    let node = json!({"metadata": {"name": "node-1"}, "status": {"volumesInUse": ["kubernetes.io/csi/d^h"]}});
+    *fake.objects.node.lock().unwrap() = Some(Arc::new(serde_json::from_value(node).unwrap()));
+    let waits = set_up(&fake, &of_claim()).await.unwrap_err();
+    let name = waits.rsplit(' ').next().unwrap().to_owned();
+    let failed = |code: i32| {
+        json!({
+            "metadata": {"name": name},
+            "spec": {"attacher": "d", "nodeName": "node-1", "source": {}},
+            "status": {"attached": false, "attachError": {"message": "full", "errorCode": code}},
+        })
+    };
+    let path = format!("/apis/storage.k8s.io/v1/volumeattachments/{name}");
+    let pod = serde_json::from_value(of_claim()).unwrap();
+    put(&fake, &path, failed(13));
+    assert_eq!(fake.cx.volumes.set_up(&fake.cx, &pod).await.unwrap_err().exhausted, None, "another failure");
+    put(&fake, &path, failed(8));
+    let (drivers, text) = fake.cx.volumes.set_up(&fake.cx, &pod).await.unwrap_err().exhausted.unwrap();
+    assert_eq!(drivers, ["d"]);
+    expect!["Node has reached its volume attachment limit, rejecting pod. unmounted volumes=[v], unattached volumes=[v], failed to process volumes=[]: context deadline exceeded"].assert_eq(&text);
+    object(Value::Null);
+    let waits = fake.cx.volumes.set_up(&fake.cx, &pod).await.unwrap_err();
+    assert_eq!(waits.exhausted, None, "the driver's limit is fixed");
+}
+
+#[tokio::test]
 async fn a_driver_makes_a_volume_for_a_pod_and_learns_of_it() {
     let fake = Fake::new();
     let driver = start(&fake, &[1]);

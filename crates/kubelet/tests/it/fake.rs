@@ -541,6 +541,7 @@ impl Fake {
             runtime_name: "kaji".into(),
             sysctls: Default::default(),
             external_cloud: None,
+            restart_delays: Default::default(),
             flag_values: Default::default(),
         };
         let slices = Arc::new(Slices::default());

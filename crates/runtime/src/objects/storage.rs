@@ -158,6 +158,8 @@ pub struct CsiDriverSpec {
     pub storage_capacity: Option<bool>,
     /// Whether pods with volumes of it are kept off nodes where it is not registered.
     pub prevent_pod_scheduling_if_missing: Option<bool>,
+    /// How often the driver is asked how many volumes a node takes.
+    pub node_allocatable_update_period_seconds: Option<i64>,
 }
 
 /// A CSI driver.

@@ -2,6 +2,7 @@
 
 use super::Worker;
 use crate::metrics::families;
+use crate::pods::admission::{self, Refusal};
 use crate::pods::compute::Actions;
 use crate::pods::core::Container;
 use crate::pods::images::{self, Needed, StartFailure};
@@ -9,11 +10,14 @@ use crate::pods::model::{self, ContainerKind};
 use crate::pods::observed::Observed;
 use crate::pods::start::{self, ContainerInputs};
 use crate::pods::{hooks, kill, resources, restart, status};
+use crate::volumes::{ATTACH_TIMEOUT, NotSetUp};
 use kaji_containers::{ContainerState, PodSandboxConfig, RuntimeError};
 use kaji_runtime::EventRecord;
 use std::net::IpAddr;
 use std::time::Duration;
 
+/// The reason of a pod with volumes that the node cannot take.
+const ATTACH_LIMIT: &str = "VolumeAttachmentLimitExceeded";
 /// After a failed start of a container, unless its own delay is known.
 const AGAIN: Duration = Duration::from_secs(1);
 /// While a volume is being attached: upstream's `podAttachAndMountRetryInterval`.
@@ -159,6 +163,12 @@ impl Worker {
                 self.mounts.reset("volumes");
                 None
             }
+            Err(NotSetUp { exhausted: Some((drivers, text)), .. }) if starts && self.waited_for_volumes() => {
+                drivers.iter().for_each(|driver| cx.volumes.csi_drivers().note_exhausted(driver));
+                let refusal = Refusal { reason: ATTACH_LIMIT.to_owned(), message: text };
+                self.failed = Some(admission::refused(&cx, &pod, refusal));
+                Some(Duration::ZERO)
+            }
             Err(problems) if problems.failures.is_empty() => {
                 tracing::debug!(pod = model::display(&pod), %problems, "volumes");
                 starts.then_some(ATTACHING)
@@ -171,6 +181,11 @@ impl Worker {
                 starts.then(|| self.mounts.delay("volumes"))
             }
         }
+    }
+
+    /// Whether the pod has waited for its volumes as long as upstream's kubelet waits at a time.
+    fn waited_for_volumes(&self) -> bool {
+        self.cx.clock.now().duration_since(self.seen).unsigned_abs() >= ATTACH_TIMEOUT
     }
 
     /// Has the pod's claims prepared. How long to wait when that has failed.

@@ -8,7 +8,8 @@ use crate::volumes::VolumeManager;
 use crate::volumes::claims::read;
 use crate::volumes::persistent::failed;
 use crate::volumes::problem::Problem;
-use k8s_openapi::api::storage::v1::{CSIDriver, CSIDriverSpec, VolumeAttachment};
+use k8s_openapi::api::storage::v1::{CSIDriver, CSIDriverSpec, VolumeAttachment, VolumeAttachmentStatus};
+use kaji_grpc::Code;
 use std::collections::BTreeMap;
 
 /// The texts' start.
@@ -45,6 +46,12 @@ pub(super) async fn secrets(
     Ok(found.data.iter().map(text).collect())
 }
 
+/// Whether a volume was not attached because the node takes no more.
+fn limit_reached(status: &VolumeAttachmentStatus) -> bool {
+    let code = status.attach_error.as_ref().and_then(|error| error.error_code);
+    code == Some(Code::ResourceExhausted as i32)
+}
+
 impl VolumeManager {
     /// The context of an attached volume, for the driver. The node first shows that it uses the volume.
     pub(super) async fn attached(
@@ -73,6 +80,9 @@ impl VolumeManager {
         };
         match status {
             Some(status) if status.attached => Ok(status.attachment_metadata.unwrap_or_default()),
+            Some(status) if limit_reached(&status) && self.limit_varies(cx, volume).await => {
+                Err(Problem::Exhausted(volume.driver.clone()))
+            }
             Some(status) => {
                 let why = status.attach_error.and_then(|e| e.message).unwrap_or_default();
                 Err(Problem::Waits(format!(
@@ -82,6 +92,12 @@ impl VolumeManager {
             }
             None => Err(Problem::Waits(format!("volume {} has no volume attachment {name}", volume.handle))),
         }
+    }
+
+    /// Whether a driver's limit of volumes is asked for again while it is registered.
+    async fn limit_varies(&self, cx: &NodeContext, volume: &CsiVolume) -> bool {
+        let spec = driver_spec(cx, &volume.driver).await.ok().flatten();
+        spec.is_some_and(|spec| spec.node_allocatable_update_period_seconds.is_some())
     }
 
     /// Whether a driver's volumes may be used in this way.
