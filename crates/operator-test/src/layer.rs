@@ -19,7 +19,7 @@ use crate::{
 use answers::{Written, refusal, status_response, written};
 use bytes::Bytes;
 use futures_util::future::BoxFuture;
-use http::{HeaderValue, Request, Response, Uri, header, request::Parts};
+use http::{HeaderValue, Request, Response, StatusCode, Uri, header, request::Parts};
 use kaji_meta::{Query, Status};
 use kaji_runtime::VirtualClock;
 use kaji_server::ResponseBody;
@@ -43,6 +43,8 @@ pub const JUMP: Duration = Duration::from_secs(3600);
 const LAST_ANSWER: Duration = Duration::from_secs(30);
 /// How long a restarted client has for its first list.
 const RESTART: Duration = Duration::from_secs(20);
+/// How long a client may take to list and watch again after a watch has expired: it backs off.
+const RECOVERY: Duration = Duration::from_secs(10);
 /// Signals that wait.
 const SIGNALS: usize = 16;
 /// Set and removed by the other writer of [`FaultKind::Conflict`].
@@ -79,12 +81,22 @@ struct Held {
     expires: bool,
 }
 
+/// A client's view of a resource is of the past because of a fault, until it watches again or this time is over.
+struct Outdated {
+    client: String,
+    resource: String,
+    /// From then on a watch brings the present.
+    current_from: Instant,
+    until: Instant,
+}
+
 struct State {
     recorder: Recorder,
     armed: Vec<Fault>,
     fired: Vec<Fault>,
     stale: Option<StaleView>,
     held: Vec<Held>,
+    outdated: Vec<Outdated>,
 }
 
 /// See the module.
@@ -115,8 +127,14 @@ impl FaultLayer {
         delay: Duration,
     ) -> (Arc<FaultLayer>, mpsc::Receiver<Signal>) {
         let (signals, receiver) = mpsc::channel(SIGNALS);
-        let state =
-            State { recorder: Recorder::new(), armed: faults, fired: vec![], stale: None, held: vec![] };
+        let state = State {
+            recorder: Recorder::new(),
+            armed: faults,
+            fired: vec![],
+            stale: None,
+            held: vec![],
+            outdated: vec![],
+        };
         let layer = FaultLayer { administrator, clock, delay, signals, state: Mutex::new(state) };
         (Arc::new(layer), receiver)
     }
@@ -157,7 +175,8 @@ impl FaultLayer {
     pub fn arm(&self, faults: Vec<Fault>) {
         let mut state = self.state();
         let recorder = Recorder::after(&state.recorder);
-        *state = State { recorder, armed: faults, fired: vec![], stale: None, held: vec![] };
+        *state =
+            State { recorder, armed: faults, fired: vec![], stale: None, held: vec![], outdated: vec![] };
     }
 
     /// Whether a fault lasts, so that nothing can be said about the client yet.
@@ -215,6 +234,7 @@ impl FaultLayer {
                 return Ok(status_response(&refused));
             }
             let response = forward(inner, Request::from_parts(parts, body)).await;
+            self.note_watch(&call, response.status());
             return Ok(watches::follow(self, call, response));
         }
         let (_, fault, place) = self.begin(&call);
@@ -231,6 +251,9 @@ impl FaultLayer {
         let response = forward(inner, Request::from_parts(parts, body)).await;
         let code = response.status().as_u16();
         self.change(place, |record| record.code = Some(code));
+        if response.status().is_success() {
+            self.excuse(&call);
+        }
         if !call.writes() {
             return Ok(response);
         }
@@ -329,13 +352,40 @@ impl FaultLayer {
         let (mut state, now) = (self.state(), Instant::now());
         state.held.retain(|held| held.until > now);
         let resource = main_resource(&call.resource).to_owned();
-        state.held.push(Held {
-            client: call.client.clone(),
-            resource,
-            since: now,
-            until: now + delay,
-            expires,
+        let (client, until) = (call.client.clone(), now + delay);
+        let recovery = if expires { RECOVERY } else { Duration::ZERO };
+        state.outdated.retain(|outdated| outdated.until > now);
+        state.outdated.push(Outdated {
+            client: client.clone(),
+            resource: resource.clone(),
+            current_from: until,
+            until: until + recovery,
         });
+        state.held.push(Held { client, resource, since: now, until, expires });
+    }
+
+    /// Takes note of a watch that begins.
+    fn note_watch(&self, call: &Call, status: StatusCode) {
+        if !status.is_success() {
+            return;
+        }
+        let (mut state, now) = (self.state(), Instant::now());
+        let resource = main_resource(&call.resource);
+        for outdated in &mut state.outdated {
+            if outdated.client == call.client && outdated.resource == resource {
+                outdated.until = outdated.until.min(outdated.current_from.max(now));
+            }
+        }
+    }
+
+    /// Does not hold against a client what it does successfully by a view that a fault keeps in the past: other controllers may undo
+    /// it at once, and it does it again. What is refused counts all the same.
+    fn excuse(&self, call: &Call) {
+        let (mut state, now) = (self.state(), Instant::now());
+        let concerns = |outdated: &Outdated| outdated.client == call.client && outdated.until > now;
+        if state.outdated.iter().any(concerns) {
+            state.recorder.excuse(call);
+        }
     }
 
     /// Makes a list at resourceVersion 0 one at the revision of the stale view, if there is one. The watch that follows is late, too.

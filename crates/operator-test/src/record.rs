@@ -117,6 +117,13 @@ impl Recorder {
         Point { client: call.client.clone(), verb: call.verb.clone(), resource: call.resource.clone(), nth }
     }
 
+    /// Does not count a request that was counted.
+    pub fn excuse(&mut self, call: &Call) {
+        if !call.is_background() && call.verb != "watch" {
+            self.requests = self.requests.saturating_sub(1);
+        }
+    }
+
     /// Keeps what became of a request. Returns its place for [`Recorder::change`].
     pub fn push(&mut self, call: &Call, point: Point) -> Option<usize> {
         if call.writes() {

@@ -201,6 +201,26 @@ async fn skips_states_by_a_watch_that_expires() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn what_a_client_does_by_an_outdated_view_is_not_counted() {
+    let bench = Bench::new(vec![fault(FaultKind::SkippedStates, "watch", "configmaps", 1)]);
+    let watch = bench.ask("GET", "/api/v1/configmaps?watch=1").await.unwrap();
+    let write = || bench.ask("PATCH", "/api/v1/namespaces/n/secrets/a");
+    let counted = || bench.layer.recorder(Recorder::requests);
+    write().await.unwrap();
+    assert_eq!(counted(), 1);
+    // The first event begins the fault; the client watches again some time after its watch has expired.
+    let expired = lines(watch, 10).await;
+    assert_eq!(expired.len(), 1, "{expired:?}");
+    for _ in 0..3 {
+        write().await.unwrap();
+    }
+    assert_eq!(counted(), 1);
+    bench.ask("GET", "/api/v1/configmaps?watch=1").await.unwrap();
+    write().await.unwrap();
+    assert_eq!(counted(), 2);
+}
+
+#[tokio::test(start_paused = true)]
 async fn holds_events_back_after_a_write() {
     let bench = Bench::new(vec![fault(FaultKind::LateEvents, "patch", "configmaps", 1)]);
     let watch = bench.ask("GET", "/api/v1/configmaps?watch=1").await.unwrap();
