@@ -1,18 +1,23 @@
 //! A second store that begins as a copy of one, which another process may have open and write to meanwhile.
 //!
 //! The files of a store are whole at any moment if they are read at once: a commit writes pages that the former one does not use, and
-//! then the header; the journal belongs to the commit that the header names. So the copy is one of a moment if the header
-//! is the same before and after it, and is made again otherwise. Where the file system can share blocks, the database is
+//! a header that names them; the journal belongs to the commit that the header names. So the copy is one of a moment if the header
+//! is the same before and after it and all that it names is there: the header may be written first. The copy is opened, and made again if it
+//! is not whole. Frames that are appended to the journal meanwhile are in the copy up to
+//! one of them ([`read_journal`]). Where the file system can share blocks, the database is
 //! cloned; otherwise it is copied by the system.
 //!
 //! Invariants: the source is only read, and not locked; the copy gets its names when it is complete, `FORMAT` last. It is not
 //! synced: after a cut of the power the new store may be damaged, and says so.
 
-use super::backend::io_error;
+use super::DiskOptions;
+use super::backend::{self, Unsynced, io_error};
 use super::format::{Directory, Found, Version};
+use super::journal::{first_generation, read_frames};
+use super::log::DiskLog;
 use super::pages::PAGE;
 use crate::StoreError;
-use std::fs::{self, File, OpenOptions};
+use std::fs::{File, OpenOptions};
 use std::io;
 use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
 use std::path::Path;
@@ -67,7 +72,9 @@ pub fn fork(from: &Path, to: &Path) -> Result<Forked, StoreError> {
     }
     for attempts in 1..=ATTEMPTS {
         let copied = copy(&source, &target).map_err(|e| io_error(from, &e))?;
-        if let Some((bytes, shared)) = copied {
+        if let Some((bytes, shared)) = copied
+            && is_whole(to, &target)?
+        {
             target.publish()?;
             target.mark_unsynced()?;
             return Ok(Forked { bytes, shared, attempts });
@@ -81,6 +88,23 @@ pub fn fork(from: &Path, to: &Path) -> Result<Forked, StoreError> {
     )))
 }
 
+/// Whether a copy can be opened: its pages are those that its header names, and its journal continues them. What the journal has is in
+/// the database afterwards.
+fn is_whole(to: &Path, target: &Directory) -> Result<bool, StoreError> {
+    let (options, unsynced) = (DiskOptions::default(), Unsynced::default());
+    let opened = backend::open(&target.new_data(), false, &options, &unsynced);
+    let outcome =
+        opened.and_then(|opened| DiskLog::new((opened, unsynced), Directory::unlocked(to), options).replay());
+    match outcome {
+        Ok(()) => Ok(true),
+        Err(StoreError::Corrupt(what)) => {
+            tracing::debug!(what, "a commit came in between");
+            Ok(false)
+        }
+        Err(error) => Err(error),
+    }
+}
+
 fn private(path: &Path) -> io::Result<File> {
     OpenOptions::new().write(true).create(true).truncate(true).mode(kaji_files::PRIVATE).open(path)
 }
@@ -92,10 +116,7 @@ fn copy(source: &Directory, target: &Directory) -> io::Result<Option<(u64, bool)
     let mut draft = private(&target.new_data())?;
     let shared = clone_blocks(&draft, &data);
     let bytes = if shared { draft.metadata()?.len() } else { io::copy(&mut data, &mut draft)? };
-    let journal = match fs::read(source.journal()) {
-        Err(e) if e.kind() == io::ErrorKind::NotFound => vec![],
-        other => other?,
-    };
+    let Some(journal) = read_journal(&source.journal())? else { return Ok(None) };
     // The file that has the name now: a store that writes its file anew replaces it.
     let after = Moment::of(&File::open(source.data())?)?;
     if after != before || Moment::of(&File::open(target.new_data())?)?.header != before.header {
@@ -103,6 +124,30 @@ fn copy(source: &Directory, target: &Directory) -> io::Result<Option<(u64, bool)
     }
     write_sparse(&private(&target.journal())?, &journal)?;
     Ok(Some((bytes, shared)))
+}
+
+/// The journal at `path`, which another process may append to: its frames until a moment, the last of which may be cut off. `None`
+/// if it was not to be read so, and has to be tried again.
+///
+/// A page is read before those in front of it: where a later frame or the mark was written in time, all that came before it was, too.
+///
+/// # Errors
+/// Those of the file system.
+fn read_journal(path: &Path) -> io::Result<Option<Vec<u8>>> {
+    let file = match File::open(path) {
+        Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(Some(vec![])),
+        opened => opened?,
+    };
+    let len = usize::try_from(file.metadata()?.len()).map_err(io::Error::other)?;
+    let mut bytes = vec![0; len];
+    for (n, page) in bytes.chunks_mut(PAGE as usize).enumerate().rev() {
+        match file.read_exact_at(page, n as u64 * PAGE) {
+            Err(e) if e.kind() == io::ErrorKind::UnexpectedEof => return Ok(None),
+            outcome => outcome?,
+        }
+    }
+    let in_order = first_generation(&bytes).is_none_or(|first| read_frames(first, &bytes).is_ok());
+    Ok(in_order.then_some(bytes))
 }
 
 /// Writes a file, but for its pages of zeros, which take no room then.

@@ -338,7 +338,10 @@ fn frame(generation: u64, bytes: &[u8]) -> Option<&[u8]> {
 }
 
 /// The commits, and where the last one ends.
-fn read_frames(generation: u64, bytes: &[u8]) -> Result<(Vec<Journaled>, u64), String> {
+///
+/// # Errors
+/// What is damaged.
+pub(super) fn read_frames(generation: u64, bytes: &[u8]) -> Result<(Vec<Journaled>, u64), String> {
     let (mut commits, mut left) = (Vec::new(), bytes);
     while let Some(rest) = frame(generation, left) {
         let at = bytes.len() - left.len();

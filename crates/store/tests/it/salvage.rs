@@ -344,11 +344,32 @@ fn a_fork_is_as_its_source_was_and_the_two_go_their_ways() {
 }
 
 #[test]
-fn forks_of_a_store_that_is_written_to_are_of_one_moment() {
-    let temp = tempfile::tempdir().unwrap();
-    let from = temp.path().join("from");
+fn forks_are_of_one_moment_while_the_database_is_written() {
     // A small journal, so that commits of the database come all the time.
-    let options = DiskOptions { journal_bytes: 4 << 10, ..DiskOptions::default() };
+    forks_are_of_one_moment(4 << 10, Duration::from_millis(1), 10);
+}
+
+#[test]
+fn forks_are_of_one_moment_while_the_journal_is_written() {
+    forks_are_of_one_moment(DiskOptions::default().journal_bytes, Duration::from_micros(100), 60);
+}
+
+/// Ends the writer, also when an assertion fails.
+struct Stop<'a>(&'a std::sync::atomic::AtomicBool);
+
+impl Drop for Stop<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, std::sync::atomic::Ordering::Relaxed);
+    }
+}
+
+/// Forks a store again and again while it is written to, with such pauses.
+fn forks_are_of_one_moment(journal_bytes: usize, pause: Duration, rounds: usize) {
+    // Where syncs take no time, the writer is in the middle of a commit most of the time.
+    let memory = Path::new("/dev/shm");
+    let temp = if memory.is_dir() { tempfile::tempdir_in(memory) } else { tempfile::tempdir() }.unwrap();
+    let from = temp.path().join("from");
+    let options = DiskOptions { journal_bytes, ..DiskOptions::default() };
     let source = DiskStore::open(&from, options).unwrap();
     let stop = std::sync::atomic::AtomicBool::new(false);
     std::thread::scope(|scope| {
@@ -357,17 +378,18 @@ fn forks_of_a_store_that_is_written_to_are_of_one_moment() {
                 let mut n = 0_u64;
                 while !stop.load(std::sync::atomic::Ordering::Relaxed) {
                     n += 1;
-                    let value = n.to_string().into_bytes();
+                    let value = format!("{n:0300}").into_bytes();
                     let put =
                         |key: &str| Op::Put { key: key.into(), value: value.clone().into(), lease: None };
                     let ops = vec![put("/a"), put("/b"), put(&format!("/log/{}", n % 50))];
                     source.txn(Txn { compare: vec![], ops }).await.unwrap();
-                    tokio::time::sleep(Duration::from_millis(1)).await;
+                    std::thread::sleep(pause);
                 }
             });
         });
+        let _stop = Stop(&stop);
         let mut last = 0;
-        for round in 0..10 {
+        for round in 0..rounds {
             let to = temp.path().join(format!("to-{round}"));
             let acknowledged = block(source.revision()).unwrap();
             fork(&from, &to).unwrap();
@@ -377,8 +399,9 @@ fn forks_of_a_store_that_is_written_to_are_of_one_moment() {
             last = revision;
             let value = |key: &str| kvs.iter().find(|kv| &*kv.key == key).map(|kv| kv.value.clone());
             assert_eq!(value("/a"), value("/b"));
+            drop(second);
+            std::fs::remove_dir_all(&to).unwrap();
         }
-        stop.store(true, std::sync::atomic::Ordering::Relaxed);
     });
 }
 
