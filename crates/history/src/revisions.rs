@@ -60,6 +60,8 @@ pub(crate) fn def(history: &Arc<History>, authorizer: &Arc<dyn Authorizer>) -> R
         version.selectable =
             ["object.group", "object.resource", "object.name"].map(SelectableField::new).into();
     }
+    // Clients that list everything that discovery says can be listed would be refused: they name no object.
+    def.undiscovered_verbs = &[Verb::List];
     def
 }
 

@@ -260,3 +260,28 @@ async fn limits_hold() {
     assert_eq!(code, 404);
     cluster.stop().await;
 }
+
+/// Clients that back up, count or delete everything list each resource that discovery says can be listed.
+#[tokio::test]
+async fn what_discovery_says_can_be_listed_can_be() {
+    let cluster = start(tempfile::tempdir().unwrap(), |_| ()).await;
+    let groups = ok(&cluster, &admin(), "GET /apis", Value::Null).await;
+    let mut roots = vec!["/api/v1".to_owned()];
+    for group in groups["groups"].as_array().unwrap() {
+        let versions = group["versions"].as_array().unwrap();
+        roots.extend(versions.iter().map(|v| format!("/apis/{}", object::str_at(v, &["groupVersion"]))));
+    }
+    let mut listed = 0;
+    for root in roots {
+        let found = ok(&cluster, &admin(), &format!("GET {root}"), Value::Null).await;
+        for resource in found["resources"].as_array().unwrap() {
+            if resource["verbs"].as_array().unwrap().iter().any(|verb| verb == "list") {
+                let path = format!("GET {root}/{}", object::str_at(resource, &["name"]));
+                assert!(ok(&cluster, &admin(), &path, Value::Null).await["items"].is_array(), "{path}");
+                listed += 1;
+            }
+        }
+    }
+    assert!(listed > 60, "{listed}");
+    cluster.stop().await;
+}
