@@ -19,7 +19,8 @@ pub struct Endpoint {
 /// Finds an endpoint of a service's port.
 ///
 /// # Errors
-/// 404 for a service that does not exist, 503 for one without that port or without ready endpoints.
+/// 404 for a service that does not exist, 503 for one without that port or without ready endpoints, and for one of which the
+/// endpoint is a pod of a simulated node: its address is of no machine here, but may be of one beyond.
 pub fn resolve(
     api: &dyn Api,
     random: &dyn Random,
@@ -51,13 +52,28 @@ pub fn resolve(
     let start = below(random, slices.len());
     slices.rotate_left(start);
     slices.sort_by_key(|s| object::str_at(s, &["addressType"]) != family);
-    slices.iter().find_map(|slice| pick(slice, port_name, random)).ok_or_else(|| {
-        Status::service_unavailable(format!("no endpoints available for service {}", text::quote(name)))
+    let (endpoint, node) =
+        slices.iter().find_map(|slice| pick(slice, port_name, random)).ok_or_else(|| {
+            Status::service_unavailable(format!("no endpoints available for service {}", text::quote(name)))
+        })?;
+    if node.as_deref().is_some_and(|node| is_simulated(api, node)) {
+        let Endpoint { host, port } = &endpoint;
+        let text = format!("dial tcp {host}:{port}: connect: connection refused (a simulated pod)");
+        return Err(Status::service_unavailable(text));
+    }
+    Ok(endpoint)
+}
+
+/// Whether nothing runs on a node.
+fn is_simulated(api: &dyn Api, node: &str) -> bool {
+    api.get(&GroupResource::new("", "nodes"), "", node).is_some_and(|node| {
+        let runtime = object::str_at(&node, &["status", "nodeInfo", "containerRuntimeVersion"]);
+        runtime.starts_with("simulated://")
     })
 }
 
-/// A ready endpoint of a slice that has a port of this name.
-fn pick(slice: &Value, port_name: &str, random: &dyn Random) -> Option<Endpoint> {
+/// A ready endpoint of a slice that has a port of this name, and its node.
+fn pick(slice: &Value, port_name: &str, random: &dyn Random) -> Option<(Endpoint, Option<String>)> {
     let ports = slice.get("ports")?.as_array()?;
     let named = |p: &&Value| object::str_at(p, &["name"]) == port_name && p["port"].is_u64();
     let port = u16::try_from(ports.iter().find(named)?["port"].as_u64()?).ok()?;
@@ -66,7 +82,8 @@ fn pick(slice: &Value, port_name: &str, random: &dyn Random) -> Option<Endpoint>
     (0..endpoints.len()).map(|i| &endpoints[(i + start) % endpoints.len()]).find_map(|endpoint| {
         // What is not said to be unready is ready.
         (endpoint["conditions"]["ready"] != false).then_some(())?;
-        Some(Endpoint { host: endpoint["addresses"][0].as_str()?.to_owned(), port })
+        let node = endpoint["nodeName"].as_str().map(str::to_owned);
+        Some((Endpoint { host: endpoint["addresses"][0].as_str()?.to_owned(), port }, node))
     })
 }
 

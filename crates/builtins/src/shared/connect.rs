@@ -1,7 +1,7 @@
 //! What subresources that connect have in common: names of the form `scheme:name:port`, the kubelet of a node, paths.
 //!
 //! Invariants: a path is cleaned here once, after it was decoded, so that `..` cannot lead out of the prefix that was
-//! authorized; addresses that lead back to the server's machine or its link are never proxied to.
+//! authorized; addresses that lead back to the server's machine or its link are never proxied to; nor are those of simulated pods.
 //!
 //! Source: `SplitSchemeNamePort` and `JoinPreservingTrailingSlash` of apimachinery, `NodeConnectionInfoGetter`.
 
@@ -130,6 +130,25 @@ pub fn address(ip: &str, port: u16, security: Security, path: String) -> Result<
     }
     let (host, query) = (Host::Address(ip.to_owned()), LocationQuery::AsReceived);
     Ok(Location { host, port, security, path, query, global_only: true })
+}
+
+/// Fails as a connection to a simulated pod would: its address is of no machine here, but may be of one beyond.
+///
+/// # Errors
+/// 503 if the node runs nothing.
+pub fn reachable(ctx: &Ctx<'_>, node: &str, location: Location) -> Result<Location, Status> {
+    let simulated = |node: Arc<Value>| {
+        node.at("status").at("nodeInfo").text("containerRuntimeVersion").starts_with("simulated://")
+    };
+    match &location.host {
+        Host::Address(ip) if read(ctx, "nodes", "", node).is_ok_and(simulated) => {
+            let port = location.port;
+            Err(Status::service_unavailable(format!(
+                "error trying to reach service: dial tcp {ip}:{port}: connect: connection refused (a simulated pod)"
+            )))
+        }
+        _ => Ok(location),
+    }
 }
 
 /// The path of a proxy's options, without `.` and `..` and empty steps; a slash at the end stays.

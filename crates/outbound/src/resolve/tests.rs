@@ -92,3 +92,31 @@ fn all_endpoints_get_their_share() {
     seen.dedup();
     assert_eq!(seen, ["10.1.0.1", "10.1.0.2"]);
 }
+
+#[test]
+fn addresses_of_simulated_pods_are_not_connected_to() {
+    let on = |node: &str| {
+        let (resource, mut slice) =
+            slice(node, "IPv4", json!({"name": "https", "port": 8443}), &[("10.1.0.1", json!(true))]);
+        slice["endpoints"][0]["nodeName"] = node.into();
+        (resource, slice)
+    };
+    let node = |name: &str, runtime: &str| {
+        let node =
+            json!({"metadata": {"name": name}, "status": {"nodeInfo": {"containerRuntimeVersion": runtime}}});
+        (GroupResource::new("", "nodes"), node)
+    };
+    let spec = json!({"type": "ClusterIP", "ports": [{"name": "https", "port": 443}]});
+    let api = api(vec![
+        service("sim-1", spec.clone()),
+        service("real", spec),
+        on("sim-1"),
+        on("real"),
+        node("sim-1", "simulated://1.0"),
+        node("real", "kaji://1.0"),
+    ]);
+    let random = SeededRandom::new(1);
+    let refused = resolve(&api, &random, ("n", "sim-1"), 443).unwrap_err();
+    assert_eq!(refused.message, "dial tcp 10.1.0.1:8443: connect: connection refused (a simulated pod)");
+    assert_eq!(resolve(&api, &random, ("n", "real"), 443).unwrap().host, "10.1.0.1");
+}

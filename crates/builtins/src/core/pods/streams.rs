@@ -77,7 +77,8 @@ fn proxy(ctx: &Ctx<'_>, options: &Value) -> Result<Location, Status> {
         _ => None,
     };
     let port = port.map_or_else(|| target.port_number(), Ok)?;
-    connect::address(ip, port, target.security(), connect::proxied_path(options))
+    let location = connect::address(ip, port, target.security(), connect::proxied_path(options))?;
+    connect::reachable(ctx, pod.at("spec").text("nodeName"), location)
 }
 
 /// The node that a pod is on, once it has one.

@@ -34,7 +34,8 @@ pub fn location(ctx: &Ctx<'_>, options: &Value) -> Result<Location, Status> {
         let mut addresses = rotated(subset.list("addresses"), ctx.random);
         if let Some(found) = addresses.find(|address| is_pod(ctx, address)) {
             let path = connect::proxied_path(options);
-            return connect::address(found.text("ip"), port, target.security(), path);
+            let location = connect::address(found.text("ip"), port, target.security(), path)?;
+            return connect::reachable(ctx, found.text("nodeName"), location);
         }
     }
     Err(none(ctx.name))
@@ -160,6 +161,29 @@ mod tests {
             ftp:s:web: 400 invalid service request "ftp:s:web"
         "#]]
         .assert_eq(&seen);
+    }
+
+    #[test]
+    fn simulated_pods_are_not_connected_to() {
+        let test = TestContext::default();
+        let node = |name: &str, runtime: &str| json!({"metadata": {"name": name}, "status": {"nodeInfo": {"containerRuntimeVersion": runtime}}});
+        put(&test, "nodes", node("sim-1", "simulated://1.0"));
+        put(&test, "nodes", node("real", "kaji://1.0"));
+        for (name, ip) in [("sim-1", "10.0.0.1"), ("real", "10.0.0.2")] {
+            pod(&test, name, ip);
+            let address = json!({"ip": ip, "nodeName": name, "targetRef": {"namespace": "n", "name": name}});
+            let subsets = json!([{"addresses": [address], "ports": [{"name": "web", "port": 8080}]}]);
+            put(
+                &test,
+                "endpoints",
+                json!({"metadata": {"namespace": "n", "name": name}, "subsets": subsets}),
+            );
+        }
+        expect![[r#"
+            sim-1:web: 503 error trying to reach service: dial tcp 10.0.0.1:8080: connect: connection refused (a simulated pod)
+            real:web: Address("10.0.0.2") 8080 Plain /x
+        "#]]
+        .assert_eq(&(ask(&test, "sim-1:web") + &ask(&test, "real:web")));
     }
 
     #[test]
