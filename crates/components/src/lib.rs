@@ -22,13 +22,9 @@ use kaji_kubelet::hostname::node_name;
 use kaji_meta::random::{self, SystemRandom};
 use kaji_meta::time::SystemClock;
 use kaji_options::component::ComponentOptions;
-use kaji_runtime::{Client, Election, Shared};
+use kaji_runtime::{Client, Election, LeaseMetrics, Shared};
 use observation::{Observation, ObservationError};
-use prometheus_client::{
-    encoding::EncodeLabelSet,
-    metrics::{family::Family, gauge::Gauge},
-    registry::Registry,
-};
+use prometheus_client::registry::Registry;
 use std::{path::PathBuf, sync::Arc};
 use tokio::{sync::watch, task::JoinSet};
 
@@ -60,11 +56,6 @@ fn read(path: &PathBuf) -> Result<String, ComponentError> {
         .map_err(|error| ComponentError::File { path: path.clone(), reason: error.to_string() })
 }
 
-#[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
-struct LeaseLabels {
-    name: String,
-}
-
 /// A component that is about to run.
 struct Component {
     /// Upstream's name of it.
@@ -89,9 +80,8 @@ impl Component {
         stop: watch::Receiver<bool>,
         mut start: impl FnMut(&mut JoinSet<()>, &watch::Receiver<bool>) + Send,
     ) -> Result<(), ComponentError> {
-        let leads = Family::<LeaseLabels, Gauge>::default();
-        let help = "[ALPHA] Gauge of if the reporting system is master of the relevant lease, 0 indicates backup, 1 indicates master. 'name' is the string used to identify the lease. Please make sure to group by name.";
-        self.metrics.register("leader_election_master_status", help, leads.clone());
+        let leases = LeaseMetrics::default();
+        leases.register(&mut self.metrics);
         let mut server = JoinSet::new();
         if let Some(options) = self.options.observation {
             let client = self.shared.client.clone();
@@ -105,7 +95,6 @@ impl Component {
             while tasks.join_next().await.is_some() {}
             return Ok(());
         };
-        let leads = leads.get_or_create(&LeaseLabels { name: election.name.clone() }).clone();
         let election = Election {
             client: self.shared.client.clone(),
             namespace: election.namespace,
@@ -113,19 +102,9 @@ impl Component {
             identity: format!("{}_{}", node_name(), random::uid(&*self.shared.random)),
             timing: election.timing,
             clock: self.shared.clock.clone(),
+            metrics: leases,
         };
-        election
-            .run(stop, move |tasks, ending| {
-                leads.set(1);
-                let (leads, mut ended) = (leads.clone(), ending.clone());
-                tasks.spawn(async move {
-                    // The sender outlives the tasks.
-                    let _ends = ended.wait_for(|ended| *ended).await;
-                    leads.set(0);
-                });
-                start(tasks, ending);
-            })
-            .await;
+        election.run(stop, start).await;
         Ok(())
     }
 }

@@ -6,6 +6,10 @@
 //!
 //! Source: `tools/leaderelection` in client-go, with upstream's default durations.
 
+mod metrics;
+
+pub use metrics::LeaseMetrics;
+
 use crate::{Client, Error, Target};
 use kaji_meta::time::Clock;
 use serde_json::{Value, json};
@@ -59,6 +63,8 @@ pub struct Election {
     pub timing: LeaseTiming,
     /// What the lease is stamped with.
     pub clock: Arc<dyn Clock>,
+    /// Says whether this process holds the lease.
+    pub metrics: LeaseMetrics,
 }
 
 /// The lease as it was last seen changed, and when.
@@ -162,14 +168,17 @@ impl Election {
         mut start: impl FnMut(&mut JoinSet<()>, &watch::Receiver<bool>) + Send,
     ) {
         let mut observed = Observed::default();
+        self.metrics.set(&self.name, false);
         while !*stop.borrow() {
             if self.lead(&mut observed, &mut stop).await {
                 tracing::info!(lease = %self.name, identity = self.identity, "became the leader");
                 let (ends, ending) = watch::channel(false);
                 let mut tasks = JoinSet::new();
+                self.metrics.set(&self.name, true);
                 start(&mut tasks, &ending);
                 self.keep(&mut observed, &mut stop).await;
                 ends.send_replace(true);
+                self.metrics.set(&self.name, false);
                 let ended = async { while tasks.join_next().await.is_some() {} };
                 if tokio::time::timeout(self.timing.end(), ended).await.is_err() {
                     tasks.abort_all();
@@ -246,7 +255,7 @@ mod tests {
     fn election(client: Client) -> Election {
         let (identity, clock) = ("me".to_owned(), Arc::new(SystemClock));
         let (namespace, name, timing) = ("kube-system".into(), "loops".into(), TIMING);
-        Election { client, namespace, name, identity, timing, clock }
+        Election { client, namespace, name, identity, timing, clock, metrics: LeaseMetrics::default() }
     }
 
     fn lease(holder: &str, renewed: &str) -> Value {
@@ -261,6 +270,14 @@ mod tests {
         let transitions = body["spec"]["leaseTransitions"].as_u64().unwrap_or(99);
         exchange.json(200, &body);
         (seen, transitions)
+    }
+
+    /// The series of the metric.
+    fn status(metrics: &LeaseMetrics) -> String {
+        let mut registry = prometheus_client::registry::Registry::default();
+        metrics.register(&mut registry);
+        let page = kaji_exposition::encode(&registry);
+        page.lines().filter(|line| !line.starts_with('#')).collect()
     }
 
     /// What happens to the loops, as text.
@@ -282,10 +299,15 @@ mod tests {
         let (client, mut requests) = testing::client();
         let (stop, stopped) = watch::channel(false);
         let (events, mut seen) = mpsc::unbounded_channel();
-        let running = tokio::spawn(election(client).run(stopped, recorded(events)));
-        requests.next().await.status(404, "NotFound");
+        let election = election(client);
+        let metrics = election.metrics.clone();
+        let running = tokio::spawn(election.run(stopped, recorded(events)));
+        let request = requests.next().await;
+        assert_eq!(status(&metrics), "leader_election_master_status{name=\"loops\"} 0");
+        request.status(404, "NotFound");
         assert_eq!(accept(requests.next().await), ("me".into(), 0));
         assert_eq!(seen.recv().await, Some("began"));
+        assert_eq!(status(&metrics), "leader_election_master_status{name=\"loops\"} 1");
         requests.next().await.json(200, &lease("me", "t1"));
         assert_eq!(accept(requests.next().await), ("me".into(), 2));
         stop.send_replace(true);
@@ -293,6 +315,7 @@ mod tests {
         requests.next().await.json(200, &lease("me", "t2"));
         assert_eq!(accept(requests.next().await), (String::new(), 2));
         running.await.unwrap();
+        assert_eq!(status(&metrics), "leader_election_master_status{name=\"loops\"} 0");
     }
 
     #[tokio::test(start_paused = true)]

@@ -38,7 +38,7 @@ pub use events::{EventRecord, EventType, Recorder};
 pub use feed::{ClientFeed, Collection, ObjectFeed, Selection};
 pub use informer::{Change, Informer, Informers, Observed, Selected};
 pub use interception::{Call, Interception};
-pub use leader::{Election, LeaseTiming};
+pub use leader::{Election, LeaseMetrics, LeaseTiming};
 pub use meta::{Key, Meta, OwnerRef};
 pub use plan::{PatchKind, Plan, Step, Write};
 pub use time::VirtualClock;

@@ -24,7 +24,9 @@ use kaji_meta::{GroupResource, object, time::SystemClock};
 use kaji_node::node::{self, RealNodeConfig};
 use kaji_options::{Nodes, Options, StoreKind, addresses::dns_service_ip};
 use kaji_resource::ObjectReader;
-use kaji_runtime::{Client, Election, Informers, LeaseTiming, Selected, Shared, queue::QueueMetrics};
+use kaji_runtime::{
+    Client, Election, Informers, LeaseMetrics, LeaseTiming, Selected, Shared, queue::QueueMetrics,
+};
 use kaji_server::{Certificates, Identities, LocalService, Metrics, Stack};
 use std::{net::IpAddr, sync::Arc};
 use tokio::{sync::watch, task::JoinSet};
@@ -34,6 +36,7 @@ use tokio::{sync::watch, task::JoinSet};
 pub(crate) struct LoopMetrics {
     scheduler: kaji_scheduler::Metrics,
     queues: QueueMetrics,
+    leases: LeaseMetrics,
     pub cache_checks: CacheChecks,
 }
 
@@ -42,6 +45,7 @@ impl LoopMetrics {
     pub fn add_to(&self, metrics: Metrics) -> Metrics {
         let metrics = metrics.with(|registry| self.scheduler.register(registry));
         let metrics = metrics.with(|registry| self.cache_checks.register(registry));
+        let metrics = metrics.with(|registry| self.leases.register(registry));
         metrics.with(|registry| self.queues.register(registry))
     }
 }
@@ -177,6 +181,7 @@ impl ControlLoopConfig {
                 identity: identity.clone(),
                 timing: LeaseTiming::default(),
                 clock: self.environment.object_clock.clone(),
+                metrics: self.loop_metrics.leases.clone(),
             };
             let (config, mut first) = (self.clone(), Some(informers.clone()));
             tasks.spawn(election.run(stop.clone(), move |tasks, ending| {
