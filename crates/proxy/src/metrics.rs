@@ -6,6 +6,7 @@
 
 use hyper::StatusCode;
 use jiff::Timestamp;
+use kaji_runtime::Key;
 use prometheus_client::encoding::EncodeLabelSet;
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::{Family, MetricConstructor};
@@ -13,9 +14,12 @@ use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::metrics::histogram::Histogram;
 use prometheus_client::registry::Registry;
 use std::sync::atomic::AtomicU64;
+use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 const FAMILIES: [&str; 2] = ["IPv4", "IPv6"];
+/// Changes of endpoints that are measured at once; of more at a time the others are not.
+const TRIGGERS: usize = 16_384;
 
 /// Rules of a family of addresses.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
@@ -39,6 +43,38 @@ impl MetricConstructor<Histogram> for Doubled {
     }
 }
 
+/// Upstream's, of 250 ms to five minutes.
+#[derive(Debug, Clone)]
+struct Programming;
+
+impl MetricConstructor<Histogram> for Programming {
+    fn new_metric(&self) -> Histogram {
+        let seconds = [0.25, 0.5].into_iter().chain((1..60).map(f64::from));
+        let coarse = (0..12).map(|i| f64::from(60 + 5 * i)).chain((0..7).map(|i| f64::from(120 + 30 * i)));
+        Histogram::new(seconds.chain(coarse))
+    }
+}
+
+/// What made the endpoints of a service change, and when.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) struct Trigger {
+    /// The service.
+    pub service: Key,
+    /// `IPv4` or `IPv6`.
+    pub family: &'static str,
+    /// When, as the slice says.
+    pub at: Timestamp,
+}
+
+/// Triggers of changes that are not in force yet.
+#[derive(Debug, Default)]
+struct Triggers {
+    /// Not looked at.
+    pending: Vec<Trigger>,
+    /// Of the changes that are being brought into force.
+    taken: Vec<Trigger>,
+}
+
 type Seconds = Gauge<f64, AtomicU64>;
 
 /// See the module.
@@ -57,6 +93,8 @@ pub struct Metrics {
     endpoints_pending: Gauge,
     healthz: Family<OfCode, Counter>,
     livez: Family<OfCode, Counter>,
+    programming: Family<OfFamily, Histogram, Programming>,
+    triggers: Mutex<Triggers>,
 }
 
 impl Default for Metrics {
@@ -76,6 +114,8 @@ impl Default for Metrics {
             endpoints_pending: Gauge::default(),
             healthz: Family::default(),
             livez: Family::default(),
+            programming: Family::new_with_constructor(Programming),
+            triggers: Mutex::default(),
         };
         metrics.register();
         metrics
@@ -146,6 +186,29 @@ impl Metrics {
             "[ALPHA] Cumulative proxy livez HTTP status",
             self.livez.clone(),
         );
+        registry.register(
+            "network_programming_duration_seconds",
+            "[ALPHA] In Cluster Network Programming Latency in seconds",
+            self.programming.clone(),
+        );
+    }
+
+    fn triggers<T>(&self, use_them: impl FnOnce(&mut Triggers) -> T) -> T {
+        use_them(&mut self.triggers.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// Endpoints change because of something that has happened at a time that is known.
+    pub(crate) fn triggered(&self, trigger: Trigger) {
+        self.triggers(|triggers| {
+            if triggers.pending.len() + triggers.taken.len() < TRIGGERS {
+                triggers.pending.push(trigger);
+            }
+        });
+    }
+
+    /// A slice is gone: when that happened is not known, and what was before is of no interest.
+    pub(crate) fn slice_removed(&self, service: &Key) {
+        self.triggers(|triggers| triggers.pending.retain(|trigger| trigger.service != *service));
     }
 
     /// A Service has changed.
@@ -172,6 +235,7 @@ impl Metrics {
     pub(crate) fn taken(&self) {
         self.services_pending.set(0);
         self.endpoints_pending.set(0);
+        self.triggers(|triggers| triggers.taken.append(&mut triggers.pending));
     }
 
     /// Rules were brought up to date: those of all services, or of some. Or the kernel refused them.
@@ -186,6 +250,13 @@ impl Metrics {
             self.syncs.get_or_create(&family).observe(took.as_secs_f64());
             kind.get_or_create(&family).observe(took.as_secs_f64());
             self.synced.get_or_create(&family).set(seconds(at));
+        }
+        // What failed is tried again.
+        let Ok(at) = at else { return };
+        let taken = self.triggers(|triggers| std::mem::take(&mut triggers.taken));
+        for Trigger { family: ip_family, at: trigger, .. } in taken {
+            let took = at.duration_since(trigger).as_secs_f64().max(0.0);
+            self.programming.get_or_create(&OfFamily { ip_family }).observe(took);
         }
     }
 
@@ -209,6 +280,34 @@ fn seconds(at: Timestamp) -> f64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn changes_are_measured_from_what_made_them() {
+        let metrics = Metrics::default();
+        let at = |seconds: i64| Timestamp::from_second(1_767_225_600 + seconds).unwrap();
+        let trigger = |service: &str, family, seconds| {
+            metrics.triggered(Trigger { service: Key::new("ns", service), family, at: at(seconds) });
+        };
+        trigger("a", "IPv4", 0);
+        trigger("b", "IPv4", 2);
+        metrics.slice_removed(&Key::new("ns", "b"));
+        metrics.taken();
+        trigger("c", "IPv6", 4);
+        metrics.synced(Duration::ZERO, true, Ok(at(3)));
+        // The rules of the next change are refused.
+        metrics.taken();
+        metrics.synced(Duration::ZERO, true, Err(()));
+        metrics.synced(Duration::ZERO, true, Ok(at(9)));
+        let page = metrics.page();
+        let shown = |end: &str| -> Vec<&str> {
+            let name = format!("kubeproxy_network_programming_duration_seconds_{end}");
+            page.lines().filter_map(|line| line.strip_prefix(name.as_str())).collect()
+        };
+        assert_eq!(shown("sum"), ["{ip_family=\"IPv4\"} 3", "{ip_family=\"IPv6\"} 5"]);
+        assert_eq!(shown("count"), ["{ip_family=\"IPv4\"} 1", "{ip_family=\"IPv6\"} 1"]);
+        assert_eq!(shown("bucket").len(), 2 * 81, "as many as upstream has");
+        assert_eq!(shown("bucket")[79], "{ip_family=\"IPv4\",le=\"300\"} 1");
+    }
 
     #[test]
     fn changes_and_syncs_are_counted() {

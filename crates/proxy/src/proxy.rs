@@ -3,6 +3,7 @@
 use crate::{
     Dataplane, NodeConfig, ProxyError,
     health::{Health, Subject, serve},
+    metrics::{Metrics, Trigger},
     service::{Compiled, compile},
 };
 use kaji_network::Cidr;
@@ -27,6 +28,9 @@ const RETRY: Duration = Duration::from_secs(1);
 const ZONE: &str = "topology.kubernetes.io/zone";
 /// Put on nodes that an autoscaler is about to delete.
 const TO_BE_DELETED: &str = "ToBeDeletedByClusterAutoscaler";
+
+/// When what made the endpoints change has happened.
+const TRIGGER_TIME: &str = "endpoints.kubernetes.io/last-change-trigger-time";
 
 /// Services with rules that may have to change.
 #[derive(Default)]
@@ -93,11 +97,12 @@ impl ServiceProxy {
             health.metrics().service_changed(health.now());
             pending.add([change.any().metadata.key()]);
         });
-        let (pending, health) = (proxy.pending.clone(), proxy.health.clone());
+        let (pending, health, started) = (proxy.pending.clone(), proxy.health.clone(), proxy.health.now());
         proxy.slices.handle(move |change| {
             let slices = [&change.old, &change.new].into_iter().flatten();
             health.queued();
             health.metrics().endpoints_changed(health.now());
+            measure(health.metrics(), change.old.as_deref(), change.new.as_deref(), started);
             pending.add(slices.filter_map(|slice| owner(slice)));
         });
         let (pending, name) = (proxy.pending.clone(), proxy.config.name.clone());
@@ -224,6 +229,21 @@ impl ServiceProxy {
 fn owner(slice: &EndpointSlice) -> Option<Key> {
     let name = slice.metadata.labels.get(SERVICE_NAME_LABEL)?;
     Some(Key::new(slice.metadata.namespace.as_str(), name.as_str()))
+}
+
+/// Notes what has made a slice change, if it says so and that was after the proxy's start.
+fn measure(
+    metrics: &Metrics,
+    old: Option<&EndpointSlice>,
+    new: Option<&EndpointSlice>,
+    started: jiff::Timestamp,
+) {
+    let Some(service) = new.or(old).and_then(owner) else { return };
+    let Some(slice) = new else { return metrics.slice_removed(&service) };
+    let told = |slice: &EndpointSlice| slice.metadata.annotations.get(TRIGGER_TIME)?.parse().ok();
+    let Some(at) = told(slice).filter(|at| *at > started && old.and_then(told) != Some(*at)) else { return };
+    let family = if slice.address_type == "IPv6" { "IPv6" } else { "IPv4" };
+    metrics.triggered(Trigger { service, family, at });
 }
 
 /// Keeps the rules of a node as services and slices say, until `stop` turns true; the rules stay in force then. `/healthz` and
