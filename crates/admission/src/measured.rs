@@ -1,9 +1,9 @@
-//! How long plugins take, with upstream's names (`admission/metrics` of k8s.io/apiserver): each plugin of the chain is wrapped in
-//! one that measures it.
+//! How long plugins take, each and all of a phase together, with upstream's names (`admission/metrics` of k8s.io/apiserver): each
+//! plugin of the chain is wrapped in one that measures it.
 //!
 //! Invariant: there are as many series as plugins, phases and operations; a write looks none of them up by labels.
 
-use kaji_engine::{Admission, Attributes, Operation, Phases};
+use kaji_engine::{Admission, AdmissionSteps, Attributes, Operation, Phases};
 use kaji_meta::Status;
 use kaji_resource::BoxFuture;
 use prometheus_client::{
@@ -13,7 +13,7 @@ use prometheus_client::{
 };
 use std::{
     sync::{Arc, OnceLock},
-    time::Instant,
+    time::{Duration, Instant},
 };
 
 #[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
@@ -24,21 +24,74 @@ struct Labels {
     rejected: &'static str,
 }
 
-/// The metric of all plugins.
-pub(crate) struct PluginMetrics(Family<Labels, Histogram, fn() -> Histogram>);
+#[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
+struct StepLabels {
+    r#type: &'static str,
+    operation: &'static str,
+    rejected: &'static str,
+}
+
+/// By phase, operation and outcome; made by the first write of that kind.
+type Histograms = [OnceLock<Histogram>; 16];
+
+/// The place of a phase, operation and outcome among [`Histograms`].
+fn place(validating: bool, operation: Operation, rejected: bool) -> usize {
+    let operations = [Operation::Create, Operation::Update, Operation::Delete, Operation::Connect];
+    let at = operations.into_iter().position(|o| o == operation).unwrap_or_default();
+    at * 4 + usize::from(validating) * 2 + usize::from(rejected)
+}
+
+fn phase(validating: bool) -> &'static str {
+    if validating { "validate" } else { "admit" }
+}
+
+fn truth(value: bool) -> &'static str {
+    if value { "true" } else { "false" }
+}
+
+/// The metrics of all plugins.
+pub(crate) struct PluginMetrics {
+    plugins: Family<Labels, Histogram, fn() -> Histogram>,
+    steps: Family<StepLabels, Histogram, fn() -> Histogram>,
+    step_histograms: Histograms,
+}
 
 impl Default for PluginMetrics {
     fn default() -> Self {
         let buckets = || Histogram::new([0.005, 0.025, 0.1, 0.5, 1.0, 2.5]);
-        PluginMetrics(Family::new_with_constructor(buckets as fn() -> Histogram))
+        PluginMetrics {
+            plugins: Family::new_with_constructor(buckets as fn() -> Histogram),
+            steps: Family::new_with_constructor(buckets as fn() -> Histogram),
+            step_histograms: Default::default(),
+        }
+    }
+}
+
+impl AdmissionSteps for PluginMetrics {
+    fn ended(&self, validating: bool, operation: Operation, rejected: bool, took: Duration) {
+        let cell = &self.step_histograms[place(validating, operation, rejected)];
+        let histogram = cell.get_or_init(|| {
+            self.steps.get_or_create_owned(&StepLabels {
+                r#type: phase(validating),
+                operation: operation.as_str(),
+                rejected: truth(rejected),
+            })
+        });
+        histogram.observe(took.as_secs_f64());
     }
 }
 
 impl PluginMetrics {
-    /// Puts it on a page.
+    /// Puts them on a page.
     pub(crate) fn register(&self, registry: &mut Registry) {
         let help = "[STABLE] Admission controller latency histogram in seconds, identified by name and broken out for each operation and API resource and type (validate or admit).";
-        registry.register("apiserver_admission_controller_admission_duration_seconds", help, self.0.clone());
+        registry.register(
+            "apiserver_admission_controller_admission_duration_seconds",
+            help,
+            self.plugins.clone(),
+        );
+        let help = "[STABLE] Admission sub-step latency histogram in seconds, broken out for each operation and API resource and step type (validate or admit).";
+        registry.register("apiserver_admission_step_admission_duration_seconds", help, self.steps.clone());
     }
 }
 
@@ -46,8 +99,7 @@ impl PluginMetrics {
 pub(crate) struct Measured {
     plugin: Arc<dyn Admission>,
     metrics: Arc<PluginMetrics>,
-    /// By phase, operation and outcome; made by the first write of that kind.
-    histograms: [OnceLock<Histogram>; 16],
+    histograms: Histograms,
 }
 
 impl Measured {
@@ -56,18 +108,12 @@ impl Measured {
     }
 
     fn observe(&self, validating: bool, operation: Operation, rejected: bool, since: Instant) {
-        let operations = [Operation::Create, Operation::Update, Operation::Delete, Operation::Connect];
-        let at = operations.into_iter().position(|o| o == operation).unwrap_or_default();
-        let Some(cell) = self.histograms.get(at * 4 + usize::from(validating) * 2 + usize::from(rejected))
-        else {
-            return;
-        };
-        let histogram = cell.get_or_init(|| {
-            self.metrics.0.get_or_create_owned(&Labels {
+        let histogram = self.histograms[place(validating, operation, rejected)].get_or_init(|| {
+            self.metrics.plugins.get_or_create_owned(&Labels {
                 name: self.plugin.name(),
-                r#type: if validating { "validate" } else { "admit" },
+                r#type: phase(validating),
                 operation: operation.as_str(),
-                rejected: if rejected { "true" } else { "false" },
+                rejected: truth(rejected),
             })
         });
         histogram.observe(since.elapsed().as_secs_f64());
@@ -137,6 +183,8 @@ mod tests {
         ] {
             measured.observe(validating, operation, rejected, Instant::now());
         }
+        metrics.ended(false, Operation::Delete, false, Duration::ZERO);
+        metrics.ended(true, Operation::Update, true, Duration::ZERO);
         let mut registry = Registry::default();
         metrics.register(&mut registry);
         let page = kaji_exposition::encode(&registry);
@@ -145,7 +193,9 @@ mod tests {
         expect_test::expect![[r#"
             {name="AlwaysDeny",operation="CONNECT",rejected="false",type="validate"} 2
             {name="AlwaysDeny",operation="CONNECT",rejected="true",type="validate"} 1
-            {name="AlwaysDeny",operation="CREATE",rejected="true",type="admit"} 1"#]]
+            {name="AlwaysDeny",operation="CREATE",rejected="true",type="admit"} 1
+            {operation="DELETE",rejected="false",type="admit"} 1
+            {operation="UPDATE",rejected="true",type="validate"} 1"#]]
         .assert_eq(&counts.join("\n"));
     }
 }

@@ -12,7 +12,10 @@ use crate::{deadline::Deadline, options, webhook_time::WebhookTime};
 use kaji_meta::{GroupResource, GroupVersionKind, GroupVersionResource, Random, Status, object, text};
 use kaji_resource::{Api, BoxFuture, ResourceDef, UserInfo};
 use serde_json::Value;
-use std::sync::Mutex;
+use std::{
+    sync::Mutex,
+    time::{Duration, Instant},
+};
 
 pub use annotations::Annotations;
 pub(crate) use chain::Chain;
@@ -173,6 +176,12 @@ pub trait Admission: Send + Sync + 'static {
     }
 }
 
+/// Learns how long the plugins of a phase took together.
+pub trait AdmissionSteps: Send + Sync + 'static {
+    /// The mutating phase of a request's write has ended, or the validating one.
+    fn ended(&self, validating: bool, operation: Operation, rejected: bool, took: Duration);
+}
+
 /// Adds a text for the `Warning` header, once. A webhook may send very many: what is beyond any header is dropped.
 pub(crate) fn warn(warnings: &Mutex<Vec<String>>, text: String) {
     const MOST: usize = 256;
@@ -202,7 +211,17 @@ pub(crate) fn handles_unchanged(chain: &Chain, attributes: &Attributes<'_>) -> b
 
 /// Runs the mutating phase.
 pub(crate) async fn admit(chain: &Chain, attributes: &mut Attributes<'_>) -> Result<(), Status> {
-    attributes.deadline.within(mutate(chain, attributes)).await
+    let since = Instant::now();
+    let outcome = attributes.deadline.within(mutate(chain, attributes)).await;
+    observe(chain, attributes, false, outcome.is_err(), since);
+    outcome
+}
+
+/// What the server writes itself was admitted with the request that it is part of.
+fn observe(chain: &Chain, attributes: &Attributes<'_>, validating: bool, rejected: bool, since: Instant) {
+    if let Some(steps) = chain.steps.as_ref().filter(|_| !attributes.internal) {
+        steps.ended(validating, attributes.operation, rejected, since.elapsed());
+    }
 }
 
 async fn mutate(chain: &Chain, attributes: &mut Attributes<'_>) -> Result<(), Status> {
@@ -235,5 +254,8 @@ pub(crate) async fn validate(chain: &Chain, attributes: &Attributes<'_>) -> Resu
         }
         Ok(())
     };
-    attributes.deadline.within(check).await
+    let since = Instant::now();
+    let outcome = attributes.deadline.within(check).await;
+    observe(chain, attributes, true, outcome.is_err(), since);
+    outcome
 }

@@ -5,7 +5,7 @@
 //! - A resource is in the registry only once its cache is complete.
 
 use crate::{
-    admission::{Admission, Chain},
+    admission::{Admission, AdmissionSteps, Chain},
     attribution::Attributions,
     cache::{Cache, Feed, Limits, Normal, Progress, Shaping},
     decoded::DecodedObjects,
@@ -281,9 +281,9 @@ impl Engine {
         self.registry.load_full()
     }
 
-    /// Replaces the admission plugins.
-    pub fn set_admission(&self, plugins: Vec<Arc<dyn Admission>>) {
-        self.admission.store(Arc::new(Chain::new(plugins)));
+    /// Replaces the admission plugins, and what learns how long they take.
+    pub fn set_admission(&self, plugins: Vec<Arc<dyn Admission>>, steps: Option<Arc<dyn AdmissionSteps>>) {
+        self.admission.store(Arc::new(Chain::new(plugins).with_steps(steps)));
     }
 
     /// The store beneath.

@@ -51,7 +51,8 @@ mod verbs;
 mod webhook_time;
 
 pub use admission::{
-    Admission, Annotations, Attributes, ExtraUpdate, Operation, Phases, Reinvocation, TransactionExtras,
+    Admission, AdmissionSteps, Annotations, Attributes, ExtraUpdate, Operation, Phases, Reinvocation,
+    TransactionExtras,
 };
 pub use attribution::{Attribution, Attributions};
 pub use audit::AuditContext;

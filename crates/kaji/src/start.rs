@@ -177,7 +177,8 @@ impl StoreOpened {
             decisions: Arc::new(Decisions::new(object_clock.clone(), kaji_decisions::Limits::default())),
         };
         // There are no resources yet, and so no writes that the plugins could miss.
-        engine.set_admission(kaji_admission::load(&options.admission, &plugins)?);
+        let steps = plugins.metrics.steps();
+        engine.set_admission(kaji_admission::load(&options.admission, &plugins)?, Some(steps));
         Ok(EngineOpened { former: self, engine, authz, plugins })
     }
 }

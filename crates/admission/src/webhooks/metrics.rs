@@ -1,7 +1,7 @@
 //! Metrics of webhooks, with upstream's names (`admission/metrics` of k8s.io/apiserver).
 
 use crate::{match_conditions::ConditionMetrics, measured::PluginMetrics};
-use kaji_engine::Operation;
+use kaji_engine::{AdmissionSteps, Operation};
 use prometheus_client::{
     encoding::EncodeLabelSet,
     metrics::{counter::Counter, family::Family, histogram::Histogram},
@@ -85,6 +85,11 @@ impl Default for WebhookMetrics {
 }
 
 impl WebhookMetrics {
+    /// Those of whole phases.
+    pub fn steps(&self) -> Arc<dyn AdmissionSteps> {
+        self.plugins.clone()
+    }
+
     /// Puts them on a page.
     pub fn register(&self, registry: &mut Registry) {
         registry.register(

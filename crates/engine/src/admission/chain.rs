@@ -5,7 +5,7 @@
 //! - What cannot act on a resource and operation is left out once, at the first such write: a write looks its plugins up in
 //!   a table and visits no others.
 
-use super::{Admission, Attributes, Operation};
+use super::{Admission, AdmissionSteps, Attributes, Operation};
 use arc_swap::ArcSwap;
 use std::{collections::HashMap, sync::Arc};
 
@@ -65,11 +65,19 @@ type Table = HashMap<Box<str>, Vec<(Box<str>, Arc<Selections>)>>;
 pub(crate) struct Chain {
     plugins: Plugins,
     table: ArcSwap<Table>,
+    /// Learns how long phases take.
+    pub steps: Option<Arc<dyn AdmissionSteps>>,
 }
 
 impl Chain {
     pub fn new(plugins: Plugins) -> Chain {
-        Chain { plugins, table: ArcSwap::default() }
+        Chain { plugins, table: ArcSwap::default(), steps: None }
+    }
+
+    /// With what learns how long phases take.
+    pub fn with_steps(mut self, steps: Option<Arc<dyn AdmissionSteps>>) -> Chain {
+        self.steps = steps;
+        self
     }
 
     /// Whether there are no plugins.
