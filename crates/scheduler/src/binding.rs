@@ -3,9 +3,11 @@
 //! Invariant: a pod that was not bound leaves no reservation: whatever fails, the state comes back for unreserving.
 
 use crate::framework::{BindContext, Binding, CycleState, Outcome, Profile, Status};
+use crate::metrics::{Ending, Point};
 use kaji_meta::time::Clock;
 use kaji_runtime::{Client, EventRecord, Key, Write, time};
 use std::time::Duration;
+use tokio::time::Instant;
 
 /// What binding a pod needs beside its context.
 pub struct BindingCycle {
@@ -44,20 +46,21 @@ impl BindingCycle {
                 }
             }
         }
-        for points in profile.points() {
-            if let Some(point) = &points.pre_bind
-                && !point.skips(&context.pod, state, &context.node)
-            {
-                point.pre_bind(context, state).await.map_err(|s| s.by(points.plugin.name()))?;
-            }
-        }
-        self.bind(profile).await?;
-        let (context, state) = (&self.context, &self.state);
+        let since = Instant::now();
+        let prepared = pre_bind(profile, context, state).await;
+        profile.meter.observe(Point::PreBind, Ending::from(&prepared), since);
+        prepared?;
+        let since = Instant::now();
+        let bound = self.bind(profile).await;
+        profile.meter.observe(Point::Bind, Ending::from(&bound), since);
+        bound?;
+        let (context, state, since) = (&self.context, &self.state, Instant::now());
         for points in profile.points() {
             if let Some(point) = &points.post_bind {
                 point.post_bind(&context.pod, state, &context.node);
             }
         }
+        profile.meter.observe(Point::PostBind, Ending::Success, since);
         let (key, node) = (context.pod.key(), &context.node);
         let text = format!("Successfully assigned {key} to {node}");
         let reference = context.pod.pod.metadata.reference("v1", "Pod");
@@ -93,6 +96,18 @@ pub async fn carry_out(client: Client, pod: Key, writes: Vec<Write>) {
             return;
         }
     }
+}
+
+/// Runs the pre-binds that have something to do.
+async fn pre_bind(profile: &Profile, context: &BindContext, state: &mut CycleState) -> Outcome {
+    for points in profile.points() {
+        if let Some(point) = &points.pre_bind
+            && !point.skips(&context.pod, state, &context.node)
+        {
+            point.pre_bind(context, state).await.map_err(|s| s.by(points.plugin.name()))?;
+        }
+    }
+    Ok(())
 }
 
 /// Resolves once every permit plugin lets the pod pass.

@@ -1,8 +1,12 @@
 //! `scheduler_*` metrics, with upstream's names.
 
 mod devices;
+mod framework;
+mod incoming;
 
 pub use devices::{BindingConditionsResult, DeviceMetrics};
+pub use framework::{Ending, FrameworkMetrics, Point, PointMeter};
+pub use incoming::{IncomingPods, Queue};
 
 use crate::scheduling_queue::Pending;
 use prometheus_client::{
@@ -78,6 +82,10 @@ pub struct Metrics {
     group_duration: Family<AttemptLabels, Histogram, fn() -> Histogram>,
     /// Of dynamic resource allocation.
     pub devices: DeviceMetrics,
+    /// Of extension points and plugins.
+    pub framework: FrameworkMetrics,
+    /// Of the scheduling queue.
+    pub incoming: IncomingPods,
 }
 
 /// Upstream's exponential buckets from 1 ms to 16 s.
@@ -107,6 +115,8 @@ impl Default for Metrics {
             group_algorithm: seconds(),
             group_duration: Family::new_with_constructor(seconds as fn() -> Histogram),
             devices: DeviceMetrics::default(),
+            framework: FrameworkMetrics::default(),
+            incoming: IncomingPods::default(),
         }
     }
 }
@@ -177,6 +187,8 @@ impl Metrics {
             self.group_duration.clone(),
         );
         self.devices.register(all);
+        self.framework.register(all);
+        self.incoming.register(all);
     }
 
     /// An attempt to schedule a group has ended: with `scheduled`, `unschedulable`, `waiting_on_preemption` or `error`.

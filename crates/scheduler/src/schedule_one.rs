@@ -9,6 +9,7 @@ use crate::{
         Code, Cycle, CycleState, NodeStatuses, Nomination, Outcome, Profile, Status, profile::Prepared,
     },
     memory::{Class, Memory},
+    metrics::Point,
     pod_info::PodInfo,
     snapshot::NodeInfo,
 };
@@ -97,11 +98,13 @@ pub fn schedule_pod(profile: &Profile, cycle: &Cycle<'_>, memory: &mut Memory) -
     };
     let mut statuses = NodeStatuses::of_all(prepared.others());
     let (class, start) = memory.of(cycle.pod);
-    let (feasible, evaluated) =
-        match feasible_nodes(profile, cycle, &state, &prepared, &mut statuses, (&mut *class, start)) {
-            Ok(found) => found,
-            Err(status) => return Decision::Failed(status),
-        };
+    let filtered = profile.meter.timed(Point::Filter, || {
+        feasible_nodes(profile, cycle, &state, &prepared, &mut statuses, (&mut *class, start))
+    });
+    let (feasible, evaluated) = match filtered {
+        Ok(found) => found,
+        Err(status) => return Decision::Failed(status),
+    };
     match feasible.as_slice() {
         [] => no_fit(profile, cycle, &state, statuses, &prepared.plugins),
         [only] => {

@@ -14,8 +14,8 @@ use crate::{
     changes::Changes,
     configuration::Configuration,
     framework::{
-        BindContext, Code, Cycle, CycleState, Event, Listers, Nomination, Nominator, Outcome, Permission,
-        Profile, Reads, Status,
+        BindContext, Code, Cycle, CycleState, Event, Listers, Nomination, Nominator, Outcome, Profile, Reads,
+        Status,
     },
     memory::Memory,
     metrics::{AttemptResult, Metrics},
@@ -176,7 +176,9 @@ impl Scheduler {
     ) -> Self {
         let grouping = |profile: &Profile| profile.points().any(|p| p.plugin.name() == group::PLUGIN);
         let groups = configuration.profiles.iter().any(grouping);
-        let profiles = Arc::new(configuration.profiles);
+        let mut profiles = configuration.profiles;
+        profiles.iter_mut().for_each(|profile| profile.measure(&metrics.framework));
+        let profiles = Arc::new(profiles);
         let recorder = |profile: &Profile| {
             let name = &profile.config.scheduler_name;
             Recorder::start(shared.client.clone(), name, shared.clock.clone(), shared.random.clone())
@@ -187,7 +189,8 @@ impl Scheduler {
             groups,
             grown: BTreeSet::new(),
             cache: Cache::default(),
-            queue: SchedulingQueue::new(profiles.clone(), configuration.backoffs, listers.clone()),
+            queue: SchedulingQueue::new(profiles.clone(), configuration.backoffs, listers.clone())
+                .measured(metrics.incoming.clone()),
             nominator: Nominator::default(),
             placed: recorders.iter().cloned().map(forward).collect(),
             recorders,
@@ -290,22 +293,13 @@ impl Scheduler {
             random: &*self.shared.random,
             now: self.shared.clock.now(),
         };
-        let mut wait: Option<Duration> = None;
-        let outcome = profile.reserve(&cycle, &mut state, node).and_then(|()| {
-            for points in profile.points() {
-                let Some(point) = &points.permit else { continue };
-                match point.permit(&cycle, &mut state, node).map_err(|s| s.by(points.plugin.name()))? {
-                    Permission::Allow => {}
-                    Permission::Wait(longest) => wait = Some(wait.unwrap_or_default().max(longest)),
-                }
-            }
-            Ok(())
+        let permitted = profile.reserve(&cycle, &mut state, node).and_then(|()| {
+            let permitted = profile.permit(&cycle, &mut state, node);
+            permitted.inspect_err(|_| profile.unreserve(&popped.info, &mut state, node))
         });
-        if let Err(status) = outcome {
-            profile.unreserve(&popped.info, &mut state, node);
+        let wait = permitted.inspect_err(|_| {
             self.cache.forget(&popped.key, popped.info.uid());
-            return Err(status);
-        }
+        })?;
         // A pod that has its node needs no room on another.
         self.nominator.remove(popped.info.uid());
         Ok((state, wait))

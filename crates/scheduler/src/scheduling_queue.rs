@@ -13,6 +13,7 @@ mod tests;
 
 use crate::{
     framework::{Event, Listers, Profile},
+    metrics::{IncomingPods, Queue},
     pod_info::PodInfo,
 };
 use in_flight::InFlightEvents;
@@ -41,6 +42,16 @@ impl Default for Backoffs {
 
 /// Upstream's flush of pods that wait without any event.
 const FLUSH: Duration = Duration::from_secs(300);
+
+/// What brings a pod into a queue, as metrics name it.
+mod cause {
+    pub const ADDED: &str = "UnschedulablePodAdd";
+    pub const UPDATED: &str = "UnschedulablePodUpdate";
+    pub const FAILED: &str = "ScheduleAttemptFailure";
+    pub const BACKOFF_ENDED: &str = "BackoffComplete";
+    pub const FORCED: &str = "ForceActivate";
+    pub const TIMED_OUT: &str = "UnschedulableTimeout";
+}
 
 type Order = (i64, u64);
 
@@ -114,6 +125,7 @@ pub struct SchedulingQueue {
     backing_off_keys: HashMap<Order, Key>,
     arrivals: u64,
     events: InFlightEvents,
+    incoming: IncomingPods,
 }
 
 impl SchedulingQueue {
@@ -130,7 +142,14 @@ impl SchedulingQueue {
             backing_off_keys: HashMap::new(),
             arrivals: 0,
             events: InFlightEvents::default(),
+            incoming: IncomingPods::default(),
         }
+    }
+
+    /// With a metric of what comes in.
+    pub fn measured(mut self, incoming: IncomingPods) -> Self {
+        self.incoming = incoming;
+        self
     }
 
     /// Adds a pod, or updates one that is known.
@@ -156,7 +175,7 @@ impl SchedulingQueue {
             state: QueueState::Active,
         };
         self.pods.insert(key.clone(), queued);
-        self.activate(&key);
+        self.activate(&key, cause::ADDED);
     }
 
     /// A newer state of a pod: an event of its own.
@@ -165,7 +184,7 @@ impl SchedulingQueue {
         let event = Event::of_unscheduled_pod(Some(queued.info.pod.clone()), Some(info.pod.clone()));
         queued.info = info;
         match (&queued.state, event) {
-            (QueueState::Gated(_), _) => self.activate(key),
+            (QueueState::Gated(_), _) => self.activate(key, cause::UPDATED),
             (QueueState::InFlight(_), Some(event)) => self.events.push(event),
             (QueueState::Unschedulable(_), Some(event)) => self.wake(key, &event, now),
             _ => {}
@@ -202,7 +221,7 @@ impl SchedulingQueue {
         if matches!(self.pods.get(key)?.state, QueueState::InFlight(_)) {
             return None;
         }
-        self.activate(key);
+        self.activate(key, cause::FORCED);
         match self.pods.get(key)?.state {
             QueueState::Active => self.take(key.clone()),
             _ => None,
@@ -240,7 +259,9 @@ impl SchedulingQueue {
         let helped = self.events.any_since(began, |event| concerned(queued, event).is_some());
         self.events.end(began);
         if helped || nothing_to_wait_for {
-            self.requeue(key, false, now);
+            self.requeue(key, false, now, cause::FAILED);
+        } else {
+            self.incoming.count(Queue::Unschedulable, cause::FAILED);
         }
     }
 
@@ -254,7 +275,7 @@ impl SchedulingQueue {
             queued.state = QueueState::Unschedulable(now);
             self.waiting.insert(queued.order, key.clone());
         }
-        self.requeue(key, false, now);
+        self.requeue(key, false, now, cause::FAILED);
     }
 
     fn come_back(&mut self, key: &Key, now: Instant) -> Option<(u64, usize)> {
@@ -292,7 +313,7 @@ impl SchedulingQueue {
     pub fn everything_changed(&mut self, now: Instant) {
         self.events.drop_all();
         let keys: Vec<Key> = self.waiting.values().cloned().collect();
-        keys.iter().for_each(|key| self.requeue(key, false, now));
+        keys.iter().for_each(|key| self.requeue(key, false, now, cause::TIMED_OUT));
     }
 
     fn wake(&mut self, key: &Key, event: &Event, now: Instant) {
@@ -301,10 +322,12 @@ impl SchedulingQueue {
         match &queued.state {
             QueueState::Unschedulable(_) => {
                 if let Some(at_once) = wakes(profile, queued, event) {
-                    self.requeue(key, at_once, now);
+                    self.requeue(key, at_once, now, &event.label());
                 }
             }
-            QueueState::Gated(plugin) if profile.wakes(plugin, &queued.info, event) => self.activate(key),
+            QueueState::Gated(plugin) if profile.wakes(plugin, &queued.info, event) => {
+                self.activate(key, &event.label());
+            }
             _ => {}
         }
     }
@@ -316,53 +339,64 @@ impl SchedulingQueue {
             .get(key)
             .is_some_and(|q| matches!(q.state, QueueState::Unschedulable(_) | QueueState::Backoff(_)))
         {
-            self.activate(key);
+            self.activate(key, cause::FORCED);
         }
     }
 
-    fn requeue(&mut self, key: &Key, at_once: bool, now: Instant) {
+    fn requeue(&mut self, key: &Key, at_once: bool, now: Instant, cause: &str) {
         let Some(queued) = self.pods.get(key) else { return };
         if matches!(queued.state, QueueState::Gated(_)) {
-            return self.activate(key);
+            return self.activate(key, cause);
         }
         let Some(ends) = queued.backoff_ends.filter(|ends| *ends > now && !at_once) else {
-            return self.activate(key);
+            return self.activate(key, cause);
         };
         self.leave(key);
         let Some(queued) = self.pods.get_mut(key) else { return };
         queued.state = QueueState::Backoff(ends);
         self.backing_off.insert((ends, queued.order));
         self.backing_off_keys.insert(queued.order, key.clone());
+        self.incoming.count(Queue::Backoff, cause);
     }
 
     /// Makes a pod active, unless a plugin keeps it out.
-    fn activate(&mut self, key: &Key) {
-        self.leave(key);
+    fn activate(&mut self, key: &Key, cause: &str) {
+        let former = self.leave(key);
         let Some(queued) = self.pods.get_mut(key) else { return };
         let Some(profile) = self.profiles.get(queued.profile) else { return };
-        match profile.pre_enqueue(&queued.info, &self.listers) {
+        let queue = match profile.pre_enqueue(&queued.info, &self.listers) {
             Err(status) => {
                 queued.state = QueueState::Gated(status.plugin);
                 self.waiting.insert(queued.order, key.clone());
+                Queue::Unschedulable
             }
             Ok(()) => {
                 queued.state = QueueState::Active;
                 self.active.insert(queued.order, key.clone());
+                Queue::Active
             }
+        };
+        if former != Some(queue) {
+            self.incoming.count(queue, cause);
         }
     }
 
-    /// Takes a pod out of its queue.
-    fn leave(&mut self, key: &Key) {
-        let Some(queued) = self.pods.get(key) else { return };
+    /// Takes a pod out of its queue. Answers out of which.
+    fn leave(&mut self, key: &Key) -> Option<Queue> {
+        let queued = self.pods.get(key)?;
         match &queued.state {
-            QueueState::Active => drop(self.active.remove(&queued.order)),
+            QueueState::Active => self.active.remove(&queued.order).map(|_| Queue::Active),
             QueueState::Backoff(ends) => {
                 self.backing_off.remove(&(*ends, queued.order));
-                self.backing_off_keys.remove(&queued.order);
+                self.backing_off_keys.remove(&queued.order).map(|_| Queue::Backoff)
             }
-            QueueState::Unschedulable(_) | QueueState::Gated(_) => drop(self.waiting.remove(&queued.order)),
-            QueueState::InFlight(began) => self.events.end(*began),
+            QueueState::Unschedulable(_) | QueueState::Gated(_) => {
+                self.waiting.remove(&queued.order).map(|_| Queue::Unschedulable)
+            }
+            QueueState::InFlight(began) => {
+                self.events.end(*began);
+                None
+            }
         }
     }
 
@@ -370,14 +404,14 @@ impl SchedulingQueue {
     pub fn flush_due(&mut self, now: Instant) {
         while let Some((_, order)) = self.backing_off.first().filter(|(ends, _)| *ends <= now).copied() {
             let Some(key) = self.backing_off_keys.get(&order).cloned() else { break };
-            self.activate(&key);
+            self.activate(&key, cause::BACKOFF_ENDED);
         }
         let long = |key: &&Key| {
             let state = self.pods.get(*key).map(|queued| &queued.state);
             matches!(state, Some(QueueState::Unschedulable(since)) if *since + FLUSH <= now)
         };
         let long: Vec<Key> = self.waiting.values().filter(long).cloned().collect();
-        long.iter().for_each(|key| self.activate(key));
+        long.iter().for_each(|key| self.activate(key, cause::TIMED_OUT));
     }
 
     /// When the next pod is due.

@@ -93,6 +93,25 @@ async fn the_pages_show_what_the_dashboard_asks_for() {
     for name in ["authentication_attempts", "authenticated_user_requests", "apiserver_longrunning_requests"] {
         assert!(served.contains_key(name), "{name}");
     }
+    for (name, labels) in [
+        ("apiserver_admission_step_admission_duration_seconds", [("type", "admit"), ("operation", "CREATE")]),
+        (
+            "scheduler_framework_extension_point_duration_seconds",
+            [("extension_point", "Filter"), ("status", "Success")],
+        ),
+        (
+            "scheduler_framework_extension_point_duration_seconds",
+            [("extension_point", "Bind"), ("status", "Success")],
+        ),
+        (
+            "scheduler_plugin_evaluation_total",
+            [("extension_point", "Filter"), ("plugin", "NodeResourcesFit")],
+        ),
+        ("scheduler_queue_incoming_pods_total", [("queue", "active"), ("event", "UnschedulablePodAdd")]),
+    ] {
+        let count = served.get(name).map_or(0.0, |family| family.sum(&labels));
+        assert!(count > 0.0, "{name} {labels:?}");
+    }
     let nodes = ok(&cluster, &admin(), "GET /api/v1/nodes", Value::Null).await;
     let node = nodes["items"][0]["metadata"]["name"].as_str().unwrap();
     let (of_node, _) = scrape(&cluster, &format!("/api/v1/nodes/{node}/proxy/metrics/resource")).await;

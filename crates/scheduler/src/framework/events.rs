@@ -6,6 +6,22 @@ use crate::pod_info::PodInfo;
 use kaji_runtime::objects::{Node, Pod};
 use std::{any::Any, ops::BitOr, sync::Arc};
 
+/// Upstream's names of resources that plugins read, by plural.
+const NAMES: [(&str, &str); 12] = [
+    ("namespaces", "Namespace"),
+    ("persistentvolumes", "PersistentVolume"),
+    ("persistentvolumeclaims", "PersistentVolumeClaim"),
+    ("csinodes", "storage.k8s.io/CSINode"),
+    ("csidrivers", "storage.k8s.io/CSIDriver"),
+    ("csistoragecapacities", "storage.k8s.io/CSIStorageCapacity"),
+    ("storageclasses", "storage.k8s.io/StorageClass"),
+    ("volumeattachments", "storage.k8s.io/VolumeAttachment"),
+    ("resourceclaims", "resource.k8s.io/ResourceClaim"),
+    ("resourceslices", "resource.k8s.io/ResourceSlice"),
+    ("deviceclasses", "resource.k8s.io/DeviceClass"),
+    ("podgroups", "scheduling.k8s.io/PodGroup"),
+];
+
 /// What has changed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Resource {
@@ -50,6 +66,26 @@ impl Actions {
     pub const POD_CLAIMS: Actions = Actions(1 << 11);
     /// The features that a node declares.
     pub const NODE_DECLARED_FEATURES: Actions = Actions(1 << 12);
+
+    /// Upstream's name of the first of them.
+    fn name(self) -> &'static str {
+        const NAMES: [(Actions, &str); 13] = [
+            (Actions::ADD, "Add"),
+            (Actions::DELETE, "Delete"),
+            (Actions::NODE_ALLOCATABLE, "UpdateNodeAllocatable"),
+            (Actions::NODE_LABELS, "UpdateNodeLabel"),
+            (Actions::NODE_TAINTS, "UpdateNodeTaint"),
+            (Actions::NODE_ANNOTATIONS, "UpdateNodeAnnotation"),
+            (Actions::NODE_DECLARED_FEATURES, "UpdateNodeDeclaredFeature"),
+            (Actions::POD_LABELS, "UpdatePodLabel"),
+            (Actions::POD_SCALED_DOWN, "UpdatePodScaleDown"),
+            (Actions::POD_GATES, "UpdatePodSchedulingGatesEliminated"),
+            (Actions::POD_TOLERATIONS, "UpdatePodToleration"),
+            (Actions::POD_CLAIMS, "UpdatePodGeneratedResourceClaim"),
+            (Actions::UPDATE, "Update"),
+        ];
+        NAMES.into_iter().find(|(actions, _)| actions.intersects(self)).map_or("", |(_, name)| name)
+    }
 
     /// Whether the two have an action in common.
     pub fn intersects(self, other: Actions) -> bool {
@@ -97,6 +133,19 @@ pub struct Event {
 }
 
 impl Event {
+    /// What metrics call it: `NodeAdd`, `AssignedPodDelete`.
+    pub fn label(&self) -> String {
+        let resource = match self.resource {
+            Resource::AssignedPod => "AssignedPod",
+            Resource::UnscheduledPod => "UnschedulablePod",
+            Resource::Node => "Node",
+            Resource::Other(plural) => {
+                NAMES.into_iter().find(|(of, _)| *of == plural).map_or(plural, |(_, name)| name)
+            }
+        };
+        format!("{resource}{}", self.actions.name())
+    }
+
     /// The event of a bound pod that came, changed or is gone; `None` if nothing changed that could matter.
     pub fn of_assigned_pod(old: Option<Arc<Pod>>, new: Option<Arc<Pod>>) -> Option<Event> {
         Self::of_pod(Resource::AssignedPod, old, new)

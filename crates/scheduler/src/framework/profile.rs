@@ -5,18 +5,22 @@
 
 use super::{
     Code, Cycle, CycleState, Event, EventInterest, Filter, Listers, NodeNames, NodeStatuses, Nomination,
-    Outcome, Plugin, Points, PostFiltered, PreFiltered, PreScored, QueueSort, Score, Status,
+    Outcome, Permission, Plugin, Points, PostFiltered, PreFiltered, PreScored, QueueSort, Score, Status,
     points::MAX_SCORE,
 };
 use crate::{
     memory::Class,
+    metrics::{Ending, FrameworkMetrics, Point, PointMeter},
     pod_info::PodInfo,
     snapshot::{NodeInfo, Snapshot},
 };
+use prometheus_client::metrics::counter::Counter;
 use std::{
     collections::{BTreeSet, HashMap},
     sync::Arc,
+    time::Duration,
 };
+use tokio::time::Instant;
 
 /// What a profile is made of, beside its plugins.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -35,6 +39,22 @@ pub struct Weighted {
     pub weight: i64,
 }
 
+/// A plugin's filter.
+struct AskedFilter {
+    place: usize,
+    name: &'static str,
+    filter: Arc<dyn Filter>,
+    asked: Counter,
+}
+
+/// How often a plugin was asked beside its filter.
+#[derive(Default)]
+struct Asked {
+    pre_filter: Counter,
+    pre_score: Counter,
+    score: Counter,
+}
+
 /// The plugins of one scheduler name.
 pub struct Profile {
     /// What it is made of.
@@ -42,13 +62,17 @@ pub struct Profile {
     /// Its plugins, in order; 64 at most.
     pub plugins: Vec<Weighted>,
     /// The filters again, with their places: the hottest list.
-    filters: Vec<(usize, &'static str, Arc<dyn Filter>)>,
+    filters: Vec<AskedFilter>,
     /// So many of them, from the first on, look at the node alone.
     local_filters: usize,
     /// The plugins that score by the node alone, by place.
     local_scores: Vec<(usize, Arc<dyn Score>)>,
     /// What plugins want another attempt for.
     interests: HashMap<&'static str, Vec<EventInterest>>,
+    /// By place.
+    asked: Vec<Asked>,
+    /// How long extension points take.
+    pub meter: PointMeter,
 }
 
 /// The outcome of all pre-filters.
@@ -63,17 +87,41 @@ impl Profile {
     /// Of plugins in order.
     pub fn new(config: ProfileConfig, plugins: Vec<Weighted>) -> Self {
         let filters = plugins.iter().enumerate().filter_map(|(place, plugin)| {
-            Some((place, plugin.points.plugin.name(), plugin.points.filter.clone()?))
+            let (name, filter) = (plugin.points.plugin.name(), plugin.points.filter.clone()?);
+            Some(AskedFilter { place, name, filter, asked: Counter::default() })
         });
         let filters: Vec<_> = filters.collect();
         let local = |place: usize| plugins[place].points.plugin.looks_at_node_alone();
-        let local_filters = filters.iter().take_while(|(place, ..)| local(*place)).count();
+        let local_filters = filters.iter().take_while(|filter| local(filter.place)).count();
         let scores = plugins.iter().enumerate().filter(|(place, _)| local(*place));
         let local_scores = scores.filter_map(|(place, plugin)| Some((place, plugin.points.score.clone()?)));
         let local_scores = local_scores.collect();
         let interests = plugins.iter().map(|p| (p.points.plugin.name(), p.points.plugin.events()));
         let interests = interests.collect();
-        Profile { config, filters, local_filters, local_scores, interests, plugins }
+        let asked = plugins.iter().map(|_| Asked::default()).collect();
+        let meter = PointMeter::default();
+        Profile { config, filters, local_filters, local_scores, interests, asked, meter, plugins }
+    }
+
+    /// Counts and times go into these metrics from now on.
+    pub fn measure(&mut self, metrics: &FrameworkMetrics) {
+        let profile = self.config.scheduler_name.as_str();
+        self.meter = PointMeter::new(metrics.clone(), profile);
+        for filter in &mut self.filters {
+            filter.asked = metrics.asked(filter.name, Point::Filter, profile);
+        }
+        for (asked, plugin) in self.asked.iter_mut().zip(&self.plugins) {
+            let (points, name) = (&plugin.points, plugin.points.plugin.name());
+            for (present, point, counter) in [
+                (points.pre_filter.is_some(), Point::PreFilter, &mut asked.pre_filter),
+                (points.pre_score.is_some(), Point::PreScore, &mut asked.pre_score),
+                (points.score.is_some(), Point::Score, &mut asked.score),
+            ] {
+                if present {
+                    *counter = metrics.asked(name, point, profile);
+                }
+            }
+        }
     }
 
     /// The plugins' names and extension points.
@@ -101,9 +149,11 @@ impl Profile {
 
     /// The first plugin that keeps a pod out of the queue.
     pub fn pre_enqueue(&self, pod: &PodInfo, listers: &Listers) -> Outcome {
-        self.points().try_for_each(|p| match &p.pre_enqueue {
-            Some(point) => point.pre_enqueue(pod, listers).map_err(|s| s.by(p.plugin.name())),
-            None => Ok(()),
+        self.meter.timed(Point::PreEnqueue, || {
+            self.points().try_for_each(|p| match &p.pre_enqueue {
+                Some(point) => point.pre_enqueue(pod, listers).map_err(|s| s.by(p.plugin.name())),
+                None => Ok(()),
+            })
         })
     }
 
@@ -112,12 +162,20 @@ impl Profile {
     /// # Errors
     /// The status of the one that rejects the pod, or that leaves no node.
     pub fn pre_filter(&self, cycle: &Cycle<'_>, state: &mut CycleState) -> Outcome<Prepared> {
+        self.meter.timed(Point::PreFilter, || self.run_pre_filters(cycle, state))
+    }
+
+    fn run_pre_filters(&self, cycle: &Cycle<'_>, state: &mut CycleState) -> Outcome<Prepared> {
         let mut prepared = Prepared { nodes: None, plugins: BTreeSet::new() };
         let mut rejected = None;
         for (place, plugin) in self.plugins.iter().enumerate() {
             let name = plugin.points.plugin.name();
             let Some(point) = &plugin.points.pre_filter else { continue };
-            match point.pre_filter(cycle, state) {
+            let filtered = point.pre_filter(cycle, state);
+            if !matches!(filtered, Ok(PreFiltered::Skip)) {
+                self.asked[place].pre_filter.inc();
+            }
+            match filtered {
                 Err(status) if status.code == Code::Unschedulable => rejected = Some(status.by(name)),
                 Err(status) => return Err(status.by(name)),
                 Ok(PreFiltered::AllNodes) => {}
@@ -145,10 +203,8 @@ impl Profile {
 
     /// Runs all filters on one node, as it is: every rejection, not only the first.
     pub fn filter_all(&self, cycle: &Cycle<'_>, state: &CycleState, node: &NodeInfo) -> Vec<Status> {
-        let asked = self.filters.iter().filter(|(place, ..)| state.skip_filter & (1 << place) == 0);
-        asked
-            .filter_map(|(_, name, filter)| Some(filter.filter(cycle, state, node).err()?.by(name)))
-            .collect()
+        let asked = self.filters.iter().filter(|filter| state.skip_filter & (1 << filter.place) == 0);
+        asked.filter_map(|filter| filter.run(cycle, state, node).err()).collect()
     }
 
     /// Runs the filters on a node of the table, with what is known of it.
@@ -216,6 +272,7 @@ impl Profile {
         state: &CycleState,
         statuses: &NodeStatuses,
     ) -> Option<PostFiltered> {
+        let since = Instant::now();
         let mut all: Option<PostFiltered> = None;
         for points in self.points() {
             let Some(point) = &points.post_filter else { continue };
@@ -229,6 +286,9 @@ impl Profile {
             if done {
                 break;
             }
+        }
+        if let Some(all) = &all {
+            self.meter.observe(Point::PostFilter, Ending::from(&all.status), since);
         }
         all
     }
@@ -244,13 +304,31 @@ impl Profile {
         nodes: &[Arc<NodeInfo>],
         class: &mut Class,
     ) -> Outcome<Vec<i64>> {
+        self.meter.timed(Point::PreScore, || self.run_pre_scores(cycle, state, nodes))?;
+        self.meter.timed(Point::Score, || Ok(self.run_scores(cycle, state, nodes, class)))
+    }
+
+    fn run_pre_scores(&self, cycle: &Cycle<'_>, state: &mut CycleState, nodes: &[Arc<NodeInfo>]) -> Outcome {
         for (place, plugin) in self.plugins.iter().enumerate() {
             let Some(point) = &plugin.points.pre_score else { continue };
             let scored = point.pre_score(cycle, state, nodes);
+            if !matches!(scored, Ok(PreScored::Skip)) {
+                self.asked[place].pre_score.inc();
+            }
             if scored.map_err(|status| status.by(plugin.points.plugin.name()))? == PreScored::Skip {
                 state.skip_score |= 1 << place;
             }
         }
+        Ok(())
+    }
+
+    fn run_scores(
+        &self,
+        cycle: &Cycle<'_>,
+        state: &CycleState,
+        nodes: &[Arc<NodeInfo>],
+        class: &mut Class,
+    ) -> Vec<i64> {
         let mut sums = vec![0_i64; nodes.len()];
         let mut scores = vec![0_i64; nodes.len()];
         let known = self.known_scores(cycle, state, nodes, class);
@@ -262,6 +340,7 @@ impl Profile {
             match known.iter().find(|(of, _)| *of == place) {
                 Some((_, column)) => scores.copy_from_slice(column),
                 None => {
+                    self.asked[place].score.inc_by(nodes.len() as u64);
                     for (score, node) in scores.iter_mut().zip(nodes) {
                         *score = point.score(cycle, state, node);
                     }
@@ -272,7 +351,7 @@ impl Profile {
                 *sum += plugin.weight * (*score).clamp(0, MAX_SCORE);
             }
         }
-        Ok(sums)
+        sums
     }
 
     /// The scores of nodes by the plugins that look at a node alone, each with its place.
@@ -288,7 +367,8 @@ impl Profile {
         for node in nodes {
             let generation = cycle.snapshot.generation(node.slot);
             let row = class.scores((node.slot, generation), self.local_scores.len(), |scores| {
-                for (score, (_, point)) in scores.iter_mut().zip(&self.local_scores) {
+                for (score, (place, point)) in scores.iter_mut().zip(&self.local_scores) {
+                    self.asked[*place].score.inc();
                     *score = point.score(cycle, state, node);
                 }
             });
@@ -299,21 +379,48 @@ impl Profile {
 
     /// Runs the reservations; after a failure everything is unreserved again, in reverse order.
     pub fn reserve(&self, cycle: &Cycle<'_>, state: &mut CycleState, node: &str) -> Outcome {
-        for points in self.points() {
-            let Some(point) = &points.reserve else { continue };
-            if let Err(status) = point.reserve(cycle, state, node) {
-                self.unreserve(cycle.pod, state, node);
-                return Err(status.by(points.plugin.name()));
-            }
+        let reserved = self.meter.timed(Point::Reserve, || {
+            self.points().try_for_each(|points| match &points.reserve {
+                Some(point) => point.reserve(cycle, state, node).map_err(|s| s.by(points.plugin.name())),
+                None => Ok(()),
+            })
+        });
+        if reserved.is_err() {
+            self.unreserve(cycle.pod, state, node);
         }
-        Ok(())
+        reserved
+    }
+
+    /// Asks for permits: how long a pod may have to wait for one, if it has to.
+    ///
+    /// # Errors
+    /// The status of the plugin that refuses it.
+    pub fn permit(&self, cycle: &Cycle<'_>, state: &mut CycleState, node: &str) -> Outcome<Option<Duration>> {
+        let since = Instant::now();
+        let mut ask = || -> Outcome<Option<Duration>> {
+            let mut wait: Option<Duration> = None;
+            for points in self.points() {
+                let Some(point) = &points.permit else { continue };
+                match point.permit(cycle, state, node).map_err(|s| s.by(points.plugin.name()))? {
+                    Permission::Allow => {}
+                    Permission::Wait(longest) => wait = Some(wait.unwrap_or_default().max(longest)),
+                }
+            }
+            Ok(wait)
+        };
+        let outcome = ask();
+        let ending = if matches!(outcome, Ok(Some(_))) { Ending::Wait } else { Ending::from(&outcome) };
+        self.meter.observe(Point::Permit, ending, since);
+        outcome
     }
 
     /// Undoes the reservations, in reverse order.
     pub fn unreserve(&self, pod: &PodInfo, state: &mut CycleState, node: &str) {
+        let since = Instant::now();
         for point in self.plugins.iter().rev().filter_map(|p| p.points.reserve.as_ref()) {
             point.unreserve(pod, state, node);
         }
+        self.meter.observe(Point::Unreserve, Ending::Success, since);
     }
 
     /// How many feasible nodes are enough, of so many.
@@ -347,18 +454,17 @@ fn after(former: PostFiltered, mut result: PostFiltered) -> PostFiltered {
     result
 }
 
-type Filters = [(usize, &'static str, Arc<dyn Filter>)];
+impl AskedFilter {
+    fn run(&self, cycle: &Cycle<'_>, state: &CycleState, node: &NodeInfo) -> Outcome {
+        self.asked.inc();
+        self.filter.filter(cycle, state, node).map_err(|status| status.by(self.name))
+    }
+}
 
 /// Runs filters on a node, except those that have nothing to filter.
-fn run(filters: &Filters, cycle: &Cycle<'_>, state: &CycleState, node: &NodeInfo) -> Outcome {
-    for (place, name, filter) in filters {
-        if state.skip_filter & (1 << place) == 0
-            && let Err(status) = filter.filter(cycle, state, node)
-        {
-            return Err(status.by(name));
-        }
-    }
-    Ok(())
+fn run(filters: &[AskedFilter], cycle: &Cycle<'_>, state: &CycleState, node: &NodeInfo) -> Outcome {
+    let mut asked = filters.iter().filter(|filter| state.skip_filter & (1 << filter.place) == 0);
+    asked.try_for_each(|filter| filter.run(cycle, state, node))
 }
 
 fn no_node_left(plugins: &BTreeSet<&'static str>) -> Status {

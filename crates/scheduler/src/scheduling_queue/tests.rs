@@ -136,3 +136,28 @@ async fn pods_that_wait_for_long_are_tried_again_and_failed_ones_after_their_bac
     queue.failed(&key("a"), now);
     assert_eq!(queue.next_due(), Some(now + Duration::from_secs(2)));
 }
+
+#[tokio::test(start_paused = true)]
+async fn what_comes_in_is_counted_by_cause() {
+    let incoming = IncomingPods::default();
+    let (mut queue, now) = (queue().measured(incoming.clone()), Instant::now());
+    for name in ["a", "b", "c"] {
+        queue.add(pod(&json!({"name": name})), 0, now);
+    }
+    queue.add(pod(&json!({"name": "gated", "spec": {"schedulingGates": [{"name": "g"}]}})), 0, now);
+    while queue.pop().is_some() {}
+    reject(&mut queue, "a", "NodeResourcesFit", now);
+    reject(&mut queue, "b", "NodeResourcesFit", now);
+    queue.failed(&key("c"), now);
+    queue.event(&event(None, Some(json!({"name": "n"}))).unwrap(), now);
+    queue.flush_due(queue.next_due().unwrap());
+    queue.activate_now(&key("a"));
+    expect_test::expect![[r#"
+        {event="BackoffComplete",queue="active"} 3
+        {event="NodeAdd",queue="backoff"} 2
+        {event="ScheduleAttemptFailure",queue="backoff"} 1
+        {event="ScheduleAttemptFailure",queue="unschedulable"} 2
+        {event="UnschedulablePodAdd",queue="active"} 3
+        {event="UnschedulablePodAdd",queue="unschedulable"} 1"#]]
+    .assert_eq(&incoming.shown());
+}
