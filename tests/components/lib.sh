@@ -5,7 +5,10 @@
 # A script sources this and then calls
 #   need go curl              skips the whole script, aloud, if one of them is missing
 #   cluster [FLAG…]           starts Kaji; afterwards KUBECONFIG leads there and `kubectl` is the one to use
+#   kaji_program              prints which program is tested
 #   build NAME PACKAGE [DIR]  builds a program of the Go module in DIR (this folder's if left out) to $work/bin/NAME
+#   published NAME PACKAGE@VERSION  the same of a module by itself, with the versions that it was released with; false if it cannot be had
+#   skipped WHAT REASON       says so, and goes on
 #   module NAME@VERSION       prints the folder in which a Go module is, which it fetches if need be
 #   start NAME COMMAND…       starts a process; what it says is in $work/NAME.log, its id in ${pids[NAME]}
 #   stop NAME                 ends it and waits for that
@@ -64,10 +67,16 @@ need() {
 
 kubectl() { command "${KUBECTL:-kubectl}" "$@"; }
 
-cluster() {
+kaji_program() {
   local kaji=${KAJI:-}
   local target=${CARGO_TARGET_DIR:-$repository/target}
   [[ -n $kaji ]] || { kaji=$target/release/kaji; [[ -x $kaji ]] || kaji=$target/debug/kaji; }
+  echo "$kaji"
+}
+
+cluster() {
+  local kaji
+  kaji=$(kaji_program)
   [[ -x $kaji ]] || { echo "there is no $kaji: build it (cargo build -p kaji) or name one by KAJI"; exit 1; }
   command -v "${KUBECTL:-kubectl}" >/dev/null || { echo "SKIPPED $(basename "$0" .sh): there is no kubectl"; exit 0; }
   export KUBECONFIG=$work/kubeconfig
@@ -91,6 +100,24 @@ build() {
   fi
   (cd "$dir" && GOFLAGS="${GOFLAGS:--buildvcs=false}" go build -o "$work/bin/$name" "$package")
   echo "built $name in $((SECONDS - began)) s"
+}
+
+published() {
+  local name=$1 package=$2 began=$SECONDS made=${2%@*}
+  mkdir -p "$work/bin" "$work/made"
+  if [[ -n ${COMPONENTS_BIN:-} && -x $COMPONENTS_BIN/$name ]]; then
+    ln -sf "$(realpath "$COMPONENTS_BIN/$name")" "$work/bin/$name"
+    return
+  fi
+  # The folder of a module's next major version is no program's name.
+  [[ ${made##*/} =~ ^v[0-9]+$ ]] && made=${made%/*}
+  (cd "$work" && GOBIN=$work/made GOFLAGS="${GOFLAGS:--buildvcs=false}" go install "$package") >"$work/said" 2>&1 || return 1
+  mv "$work/made/${made##*/}" "$work/bin/$name"
+  echo "built $name in $((SECONDS - began)) s"
+}
+
+skipped() {
+  echo "SKIPPED $1: $2"
 }
 
 module() {
