@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Headlamp's server as its page uses it: the clusters of a kubeconfig, requests that it passes on, with the rights of the user whose
-# token they bear, writes, tables, logs, and watches over its WebSocket multiplexer.
+# Headlamp's server as its page uses it: the clusters of a kubeconfig, requests that it passes on with the rights of the token that
+# they bear, writes, tables, logs, and watches over its WebSocket multiplexer.
 #
 # headlamp-server is taken from $COMPONENTS_BIN or $PATH.
 # shellcheck source=tests/components/lib.sh

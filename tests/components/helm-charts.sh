@@ -83,7 +83,7 @@ tour() {
   soon "$name: nothing is left" unchanged "$work/before"
 }
 
-# kubectl diff, but that it counts as no change who applies.
+# kubectl diff, without the generation, which a dry run counts up.
 printf '#!/bin/sh\nexec diff -r -u -I "^  generation:" "$@"\n' >"$work/compare"
 chmod +x "$work/compare"
 no_difference() {

@@ -14,10 +14,7 @@ const NAME: &str = "kube-scheduler";
 /// Files and addresses that cannot be used.
 pub async fn run(options: SchedulerOptions, stop: watch::Receiver<bool>) -> Result<(), ComponentError> {
     let (text, features) = (options.configuration, options.features);
-    let configuration = move || match &text {
-        Some(text) => Configuration::parse(text, features),
-        None => Configuration::new(features),
-    };
+    let configuration = move || Configuration::of_file(text.as_deref(), features);
     // Each term has one of its own.
     configuration()?;
     let server = ApiServer::new(&options.component.connection).await?;

@@ -282,7 +282,7 @@ impl Engine {
     }
 
     /// Replaces the admission plugins, and what learns how long they take.
-    pub fn set_admission(&self, plugins: Vec<Arc<dyn Admission>>, steps: Option<Arc<dyn AdmissionSteps>>) {
+    pub fn set_admission(&self, plugins: Vec<Arc<dyn Admission>>, steps: Arc<dyn AdmissionSteps>) {
         self.admission.store(Arc::new(Chain::new(plugins).with_steps(steps)));
     }
 

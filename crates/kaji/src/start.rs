@@ -177,8 +177,7 @@ impl StoreOpened {
             decisions: Arc::new(Decisions::new(object_clock.clone(), kaji_decisions::Limits::default())),
         };
         // There are no resources yet, and so no writes that the plugins could miss.
-        let steps = plugins.metrics.steps();
-        engine.set_admission(kaji_admission::load(&options.admission, &plugins)?, Some(steps));
+        engine.set_admission(kaji_admission::load(&options.admission, &plugins)?, plugins.metrics.steps());
         Ok(EngineOpened { former: self, engine, authz, plugins })
     }
 }

@@ -70,6 +70,14 @@ impl Configuration {
         Self::of(&Value::Null, features)
     }
 
+    /// Of a file's text, or the default without one.
+    ///
+    /// # Errors
+    /// If it is not understood as a whole.
+    pub fn of_file(text: Option<&str>, features: Features) -> Result<Self, ConfigurationError> {
+        text.map_or_else(|| Self::new(features), |text| Self::parse(text, features))
+    }
+
     /// Of a file's text, in YAML or JSON.
     ///
     /// # Errors

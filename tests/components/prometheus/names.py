@@ -120,7 +120,7 @@ LACKING.update({("kubelet", name): SIMULATED for name in NEEDED["kubelet"] if na
 NOT_SCRAPED = re.compile(r"Watchdog|InfoInhibitor|^(KubeProxyDown|KubeStateMetrics.*|NodeExporter.*)$")
 # What others than the scraped components serve.
 OTHERS = re.compile(r"^(kube_|node_(cpu_seconds|memory_[A-Z])|up$|scrape_|windows_|kubeproxy_|ALERTS)")
-# What happens only where it goes wrong, or where no one waits: there are no series then, as upstream has none.
+# What counts only what goes wrong: there are no series before that, as upstream has none.
 QUIET = {"apiserver_request_terminations_total", "aggregator_unavailable_apiservice_total", "aggregator_unavailable_apiservice"}
 WORDS = set("""sum by on max min avg count rate irate increase histogram_quantile without group_left group_right ignoring topk bottomk
  label_replace label_join clamp_max clamp_min and or unless vector time absent bool quantile count_values sort sort_desc scalar deriv

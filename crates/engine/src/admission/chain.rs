@@ -75,8 +75,8 @@ impl Chain {
     }
 
     /// With what learns how long phases take.
-    pub fn with_steps(mut self, steps: Option<Arc<dyn AdmissionSteps>>) -> Chain {
-        self.steps = steps;
+    pub fn with_steps(mut self, steps: Arc<dyn AdmissionSteps>) -> Chain {
+        self.steps = Some(steps);
         self
     }
 

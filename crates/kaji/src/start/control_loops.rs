@@ -24,9 +24,7 @@ use kaji_meta::{GroupResource, object, time::SystemClock};
 use kaji_node::node::{self, RealNodeConfig};
 use kaji_options::{Nodes, Options, StoreKind, addresses::dns_service_ip};
 use kaji_resource::ObjectReader;
-use kaji_runtime::{
-    Client, Election, Informers, LeaseMetrics, LeaseTiming, Selected, Shared, queue::QueueMetrics,
-};
+use kaji_runtime::{Client, Election, Informers, LeaseTiming, Selected, Shared, queue::QueueMetrics};
 use kaji_server::{Certificates, Identities, LocalService, Metrics, Stack};
 use std::{net::IpAddr, sync::Arc};
 use tokio::{sync::watch, task::JoinSet};
@@ -36,7 +34,7 @@ use tokio::{sync::watch, task::JoinSet};
 pub(crate) struct LoopMetrics {
     scheduler: kaji_scheduler::Metrics,
     queues: QueueMetrics,
-    leases: LeaseMetrics,
+    leases: kaji_runtime::LeaseMetrics,
     pub cache_checks: CacheChecks,
 }
 
@@ -208,11 +206,8 @@ impl ControlLoopConfig {
             return;
         }
         let client = self.client(SCHEDULER, identities::component(SCHEDULER));
-        let configuration = match &self.options.scheduler_configuration {
-            Some(text) => kaji_scheduler::Configuration::parse(text, self.options.features),
-            None => kaji_scheduler::Configuration::new(self.options.features),
-        };
-        match configuration {
+        let file = self.options.scheduler_configuration.as_deref();
+        match kaji_scheduler::Configuration::of_file(file, self.options.features) {
             Ok(configuration) => {
                 let metrics = self.loop_metrics.scheduler.clone();
                 let (shared, stop) = (self.shared(client), stop.clone());
