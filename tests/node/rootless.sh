@@ -146,6 +146,16 @@ finish() {
   soon "$1: a reset removes the pods" shows "Nothing of the node" as_user_in_shell "$KAJI" node reset --data-dir "$home/data"
   soon "$1: no process is left" eval "! of_user ."
   soon "$1: no container, pod or mount is left" nothing_left
+  soon "$1: commands find namespaces while those of others end" at_once_and_again
+  soon "$1: no process is left by them" eval "! of_user ."
+}
+# A sequence of commands beside others: each enters the namespaces that another one has just left, or makes new ones.
+at_once_and_again() {
+  local i code=0 others
+  for ((i = 0; i < 20; i++)); do as_user_in_shell "$KAJI" image --data-dir "$home/data" ls; done &
+  others=$!
+  for ((i = 0; i < 20 && code == 0; i++)); do as_user_in_shell "$KAJI" node reset --data-dir "$home/data" || code=1; done
+  wait "$others" && return $code
 }
 as_user_in_shell() { (as_user "$@"); }
 nothing_left() {

@@ -5,6 +5,7 @@
 //!
 //! Invariants: namespaces are entered before any thread is started; what the machine refuses is found out once, by trying, when the
 //! namespaces are made; the program of before is changed in nothing until it is certain that it can be executed in the namespaces.
+//! Whether the namespaces are entered or given up is decided under a lock: a holder that ends has removed its record before.
 
 mod cgroups;
 pub(crate) mod holder;
@@ -16,11 +17,12 @@ use crate::{
     records,
 };
 use nix::sched::{CloneFlags, setns};
+use rustix::fs::{FlockOperation, flock};
 use serde::{Deserialize, Serialize};
 use std::ffi::OsString;
 use std::fs::{self, File};
 use std::io::{self, BufRead, BufReader, Write};
-use std::os::unix::fs::DirBuilderExt;
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -67,6 +69,16 @@ enum Prepared {
     Refused(String),
 }
 
+/// What the holder is told once its ids are mapped: a line.
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Mapped {
+    /// How many there are beside root's.
+    ids: u32,
+    /// The file that names the holder.
+    record: PathBuf,
+}
+
 /// The holder, in a file; a later program finds the namespaces by it.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
@@ -106,15 +118,18 @@ fn try_enter(data_dir: &Path) -> io::Result<std::convert::Infallible> {
     }
     fs::create_dir_all(data_dir).map_err(|error| named(data_dir, &error))?;
     let path = record_path(data_dir)?;
-    let (record, _holder) = match living(&path)? {
-        Some(record) => (record, None),
+    // Closed when the program is executed anew: this process is in the namespaces then, and the holder finds it there.
+    let _lock = lock(&path)?;
+    let (record, namespaces, _holder) = match living(&path)? {
+        Some((record, namespaces)) => (record, namespaces, None),
         None => {
-            let (record, holder) = start_holder(data_dir)?;
+            let (record, holder) = start_holder(data_dir, &path)?;
             records::write(&path, &record)?;
-            (record, Some(holder))
+            let namespaces = Namespaces::of(record.pid)?;
+            (record, namespaces, Some(holder))
         }
     };
-    join(record.pid)?;
+    namespaces.enter()?;
     let facts = serde_json::to_string(&record.facts)?;
     let mut arguments = std::env::args_os();
     let name = arguments.next().unwrap_or_else(|| OsString::from("kaji"));
@@ -142,15 +157,30 @@ fn record_path(data_dir: &Path) -> io::Result<PathBuf> {
     }
 }
 
-/// The recorded holder, if it lives.
-fn living(path: &Path) -> io::Result<Option<Record>> {
+/// Waits until no other process enters the namespaces or ends them.
+fn lock(record: &Path) -> io::Result<File> {
+    let path = record.with_extension("lock");
+    let open = File::options().write(true).create(true).truncate(false).mode(0o600).open(&path);
+    let file = open.map_err(|error| named(&path, &error))?;
+    flock(&file, FlockOperation::LockExclusive).map_err(|error| named(&path, &error.into()))?;
+    Ok(file)
+}
+
+/// The recorded holder and its namespaces, if it lives. One that is killed meanwhile has no namespaces any more before it is a zombie.
+fn living(path: &Path) -> io::Result<Option<(Record, Namespaces)>> {
     let Some(record) = records::read::<Record>(path)? else { return Ok(None) };
-    let alive = records::start_time(record.pid) == Some(record.start_time);
-    Ok(alive.then_some(record))
+    if records::start_time(record.pid) != Some(record.start_time) {
+        return Ok(None);
+    }
+    match Namespaces::of(record.pid) {
+        Ok(namespaces) => Ok(Some((record, namespaces))),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+        Err(error) => Err(error),
+    }
 }
 
 /// Starts a holder and maps its ids. It goes on as long as this process has the pipe, or processes are in the namespaces.
-fn start_holder(data_dir: &Path) -> io::Result<(Record, Child)> {
+fn start_holder(data_dir: &Path, record: &Path) -> io::Result<(Record, Child)> {
     let mut child = Command::new("/proc/self/exe")
         .args(["shim", "hold"])
         .arg(data_dir.canonicalize()?)
@@ -171,7 +201,8 @@ fn start_holder(data_dir: &Path) -> io::Result<(Record, Child)> {
     }
     let pid = i32::try_from(child.id()).map_err(io::Error::other)?;
     let ids = mapping::write(pid)?;
-    tell.write_all(format!("{ids}\n").as_bytes())?;
+    let mapped = serde_json::to_string(&Mapped { ids, record: record.to_owned() })?;
+    tell.write_all(format!("{mapped}\n").as_bytes())?;
     line.clear();
     answers.read_line(&mut line)?;
     if line.is_empty() {
@@ -188,14 +219,28 @@ fn start_holder(data_dir: &Path) -> io::Result<(Record, Child)> {
     }
 }
 
-/// Enters the holder's namespaces, and the working directory there.
-fn join(pid: i32) -> io::Result<()> {
-    let directory = std::env::current_dir()?;
-    let open = |name: &str| File::open(format!("/proc/{pid}/ns/{name}"));
-    let (user, mount) = (open("user")?, open("mnt")?);
-    setns(&user, CloneFlags::CLONE_NEWUSER)
-        .map_err(|error| io::Error::other(format!("entering the user namespace: {error}")))?;
-    setns(&mount, CloneFlags::CLONE_NEWNS)
-        .map_err(|error| io::Error::other(format!("entering the mount namespace: {error}")))?;
-    std::env::set_current_dir(directory)
+/// Those of a holder; open, so that they exist until they are entered.
+struct Namespaces {
+    user: File,
+    mount: File,
+}
+
+impl Namespaces {
+    fn of(pid: i32) -> io::Result<Namespaces> {
+        let open = |name: &str| {
+            let path = format!("/proc/{pid}/ns/{name}");
+            File::open(&path).map_err(|error| named(Path::new(&path), &error))
+        };
+        Ok(Namespaces { user: open("user")?, mount: open("mnt")? })
+    }
+
+    /// Enters them, and the working directory there.
+    fn enter(&self) -> io::Result<()> {
+        let directory = std::env::current_dir()?;
+        setns(&self.user, CloneFlags::CLONE_NEWUSER)
+            .map_err(|error| io::Error::other(format!("entering the user namespace: {error}")))?;
+        setns(&self.mount, CloneFlags::CLONE_NEWNS)
+            .map_err(|error| io::Error::other(format!("entering the mount namespace: {error}")))?;
+        std::env::set_current_dir(directory)
+    }
 }

@@ -1,10 +1,12 @@
 //! The process that makes the namespaces of containers without root, and stays in them as long as others do.
 //!
-//! Invariant: it is single-threaded and does nothing once the namespaces are prepared; it ends when it is the only process in them, and
-//! with it go all mounts, network namespaces and rules that were made there.
+//! Invariants: it is single-threaded and does nothing once the namespaces are prepared; it ends when it is the only process in them, and
+//! with it go all mounts, network namespaces and rules that were made there. It decides to end under the lock under which the
+//! namespaces are entered, and removes its record then.
 
 use super::probe::{self, FileSystems};
-use super::{Facts, Prepared, cgroups};
+use super::{Facts, Mapped, Prepared, Record, cgroups, lock};
+use crate::records;
 use nix::mount::{MsFlags, mount};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sched::{CloneFlags, unshare};
@@ -17,8 +19,8 @@ use std::path::{Path, PathBuf};
 /// What it says when it is in a user namespace of its own: its ids can be mapped.
 pub const ENTERED: &str = "entered";
 
-/// Makes the namespaces for a data directory. Standard input: the number of ids once they are mapped, and its end once another process
-/// has entered, or has given up.
+/// Makes the namespaces for a data directory. Standard input: [`Mapped`] once ids are mapped, and its end once another process has
+/// entered, or has given up.
 ///
 /// # Errors
 /// Those of the pipes.
@@ -33,14 +35,14 @@ pub fn run(data_dir: &Path) -> io::Result<()> {
     let mut input = io::stdin().lock();
     let mut line = String::new();
     input.read_line(&mut line)?;
-    let Ok(ids) = line.trim().parse() else { return Ok(()) };
-    let prepared = match prepare(data_dir, ids) {
+    let Ok(mapped) = serde_json::from_str::<Mapped>(&line) else { return Ok(()) };
+    let prepared = match prepare(data_dir, mapped.ids) {
         Ok(facts) => Prepared::Ready(facts),
         Err(error) => Prepared::Refused(error.to_string()),
     };
     say(&serde_json::to_string(&prepared)?)?;
     input.read_to_end(&mut vec![])?;
-    hold()
+    hold(&mapped.record)
 }
 
 fn say(line: &str) -> io::Result<()> {
@@ -60,10 +62,27 @@ fn prepare(data_dir: &Path, ids: u32) -> io::Result<Facts> {
     Ok(Facts { ids, cgroups, overlays, sysfs })
 }
 
-/// Waits until no other process is in the user namespace.
-fn hold() -> io::Result<()> {
+/// Waits until no other process is in the user namespace, and none can enter it any more.
+fn hold(record: &Path) -> io::Result<()> {
     let own = fs::read_link("/proc/self/ns/user")?;
-    while let Some(process) = other(&own)? {
+    loop {
+        wait_for_others(&own)?;
+        // Without it (the directory is gone with the user's session) no other process finds the record either.
+        let _lock = lock(record);
+        if other(&own)?.is_some() {
+            continue;
+        }
+        let own_pid = rustix::process::getpid().as_raw_nonzero().get();
+        let recorded = records::read::<Record>(record)?;
+        return match recorded.is_some_and(|recorded| recorded.pid == own_pid) {
+            true => fs::remove_file(record),
+            false => Ok(()),
+        };
+    }
+}
+
+fn wait_for_others(own: &PathBuf) -> io::Result<()> {
+    while let Some(process) = other(own)? {
         let mut polled = [PollFd::new(process.as_fd(), PollFlags::POLLIN)];
         match poll(&mut polled, PollTimeout::NONE) {
             Ok(_) | Err(nix::errno::Errno::EINTR) => {}
