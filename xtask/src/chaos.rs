@@ -135,7 +135,7 @@ pub fn run(root: &Path, args: &Args) -> Result<(), ChaosError> {
 /// A run on one of the stores.
 fn run_on(root: &Path, args: &Args, store: Store, seconds: u64, seed: u64) -> Result<(), ChaosError> {
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build();
-    let dir = std::env::temp_dir().join(format!("kaji-chaos-{}", std::process::id()));
+    let dir = std::env::temp_dir().join(format!("kaji-chaos-{}-{}", store.name(), std::process::id()));
     let runtime = runtime.map_err(|e| Error::file(&dir, e))?;
     let (history, others) = runtime.block_on(once(root, args, (store, seconds, seed), &dir))?;
     let mut verdict = check(&history);
@@ -147,9 +147,26 @@ fn run_on(root: &Path, args: &Args, store: Store, seconds: u64, seed: u64) -> Re
     let file = dir.join("history.json");
     let text = serde_json::to_vec(&history).map_err(|e| Error::Json("the history".into(), e))?;
     fs::write(&file, text).map_err(|e| Error::file(&file, e))?;
-    let store = if store == Store::Etcd { "etcd" } else { "embedded" };
-    let command = format!("cargo xtask chaos --store {store} --seconds {seconds} --seed {seed}");
+    let command = replay(args, store, seconds, seed);
     Err(ChaosError::Violations { count: verdict.violations.len(), dir, command })
+}
+
+/// The command that draws the same faults: they depend on the seed, on what can be disturbed, and on how many there are of it.
+fn replay(args: &Args, store: Store, seconds: u64, seed: u64) -> String {
+    let mut command = format!("cargo xtask chaos --store {} --seconds {seconds} --seed {seed}", store.name());
+    let files = [("kaji", args.kaji.as_ref()), ("chaos-server", args.chaos_server.as_ref())];
+    for (flag, file) in files.iter().filter_map(|(flag, file)| Some((flag, (*file)?))) {
+        command += &format!(" --{flag} {}", file.display());
+    }
+    if store == Store::Etcd {
+        let Args { etcd, etcdctl, servers, members, .. } = args;
+        command += &format!(
+            " --etcd {} --etcdctl {} --servers {servers} --members {members}",
+            etcd.display(),
+            etcdctl.display()
+        );
+    }
+    command
 }
 
 fn report(history: &History, verdict: &Verdict, seed: u64) -> Result<(), Error> {

@@ -84,6 +84,12 @@ impl Call {
         Call::with(Method::PATCH, path, patch.to_string(), "application/merge-patch+json")
     }
 
+    /// `PATCH path` with an apply configuration, by force.
+    pub fn apply(path: &str, manager: &str, object: impl Into<Bytes>) -> Call {
+        let path = format!("{path}?fieldManager={manager}&force=true");
+        Call::with(Method::PATCH, path, object, "application/apply-patch+yaml")
+    }
+
     /// `DELETE path` with the grace that the object asks for.
     pub fn delete_gracefully(path: impl Into<String>) -> Call {
         Call::with(Method::DELETE, path, r#"{"kind":"DeleteOptions","apiVersion":"v1"}"#, "application/json")

@@ -25,6 +25,8 @@ use tokio::time::{sleep, timeout};
 pub const PATH: &str = "/api/v1/namespaces/chaos/configmaps";
 /// Objects that clients compete for.
 const NAMES: u64 = 12;
+/// The field manager of what is applied.
+const MANAGER: &str = "chaos";
 /// How long an operation may take.
 const LIMIT: Duration = Duration::from_secs(8);
 /// The pause after a failure.
@@ -104,7 +106,8 @@ impl Actor {
         let request = match (self.random.below(100), expected) {
             (0..=14, _) | (15..=34, None) => Request::Create,
             (15..=34, Some(revision)) => Request::Update(revision),
-            (35..=49, _) => Request::Patch,
+            (35..=42, _) => Request::Patch,
+            (43..=49, _) => Request::Apply,
             (50..=54, Some(revision)) => Request::Delete(Some(revision)),
             (50..=57, _) => Request::Delete(None),
             (58..=78, _) => Request::Get,
@@ -150,6 +153,7 @@ impl Actor {
                 Call::put(path, object(json!({"name": name, "resourceVersion": revision.to_string()})))
             }
             Request::Patch => Call::merge(path, &json!({"data": data})),
+            Request::Apply => Call::apply(&path, MANAGER, object(json!({"name": name}))),
             Request::Delete(expected) => {
                 let preconditions = expected.map(|revision| json!({"resourceVersion": revision.to_string()}));
                 let options =

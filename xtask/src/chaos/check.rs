@@ -313,6 +313,7 @@ fn check_operation(
                 false => Err("an object that is there was not found".into()),
             }
         }
+        (Request::Apply, Outcome::Refused(404)) => Err("an apply has not created what was not there".into()),
         (Request::GetAny, Outcome::Object(version)) => match log.events.get(&version.revision) {
             Some(event) if event.version == *version && version.revision <= high => Ok(()),
             None if !log.knows(version.revision - 1, version.revision) => Ok(()),
@@ -505,6 +506,23 @@ mod tests {
             history.watched[0].events.pop();
         });
         assert!(text.contains("an acknowledged deletion is not in the log"), "{text}");
+    }
+
+    #[test]
+    fn an_apply_creates_or_changes() {
+        let apply =
+            |number, begin, outcome| operation(number, "a", Request::Apply, (begin, begin + 1), outcome);
+        let wrote = |revision, value| Outcome::Object(version("a", revision, value));
+        let text = complaint(|history| {
+            history.operations[0].request = Request::Apply;
+            history.operations[2].request = Request::Apply;
+            history.operations.push(apply(9, 30, wrote(14, 9)));
+            history.watched[0].to = 14;
+            history.watched[0].events.push(event(Change::Added, "a", 14, 9, 31));
+        });
+        assert_eq!(text, "");
+        let text = complaint(|history| history.operations.push(apply(9, 30, Outcome::Refused(404))));
+        assert!(text.contains("has not created what was not there"), "{text}");
     }
 
     #[test]

@@ -113,6 +113,16 @@ pub enum Store {
     Etcd,
 }
 
+impl Store {
+    /// As `--store` has it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Store::Embedded => "embedded",
+            Store::Etcd => "etcd",
+        }
+    }
+}
+
 /// All processes.
 pub struct Cluster {
     /// API servers.

@@ -36,6 +36,8 @@ pub enum Request {
     Update(Revision),
     /// Changes it whatever it is.
     Patch,
+    /// Applies it by force: creates or changes it.
+    Apply,
     /// Deletes it, if it is at this revision.
     Delete(Option<Revision>),
     /// Reads it.
