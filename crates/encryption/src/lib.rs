@@ -18,6 +18,7 @@ mod metrics;
 mod replaced;
 mod rules;
 mod scrub;
+pub mod sealed;
 mod store;
 mod transform;
 mod validation;

@@ -3,10 +3,11 @@
 use crate::default_data_dir;
 use clap::{Args, Subcommand};
 use kaji::{EncryptionFile, EtcdConfig, Options, StoreKind, kubeconfig, kubeconfig_file};
+use kaji_encryption::sealed::SealingKey;
 use kaji_meta::text::hex;
 use kaji_options::StoreFlags;
 use kaji_storage::{
-    snapshots::{self, BUMP, Contents, ETCD_BUMP},
+    snapshots::{self, BUMP, Contents, ETCD_BUMP, SnapshotFile},
     transfer::{export, import},
 };
 use kaji_store::archive::Layout;
@@ -27,15 +28,32 @@ enum SnapshotCommand {
     Restore(Restore),
     /// Checks a file, and shows what it holds.
     Inspect {
-        /// The snapshot.
-        file: PathBuf,
+        #[command(flatten)]
+        file: FileArgs,
     },
 }
 
 #[derive(Args)]
-struct Save {
-    /// The file; it must not be readable by others than its owner, since secrets may be in it.
+struct FileArgs {
+    /// The snapshot.
     file: PathBuf,
+    /// The key that the whole file is encrypted with: 32 bytes in base64, as `head -c 32 /dev/urandom | base64` makes them. The
+    /// same key is needed to restore it.
+    #[arg(long, value_name = "FILE")]
+    key_file: Option<PathBuf>,
+}
+
+impl FileArgs {
+    fn read(self) -> Result<SnapshotFile, Box<dyn Error>> {
+        let key = self.key_file.as_deref().map(SealingKey::read).transpose()?;
+        Ok(SnapshotFile { path: self.file, key })
+    }
+}
+
+#[derive(Args)]
+struct Save {
+    #[command(flatten)]
+    file: FileArgs,
     /// The kubeconfig file to use instead of the user's.
     #[arg(long, conflicts_with = "data_dir")]
     kubeconfig: Option<PathBuf>,
@@ -48,8 +66,8 @@ struct Save {
 
 #[derive(Args)]
 struct Restore {
-    /// The snapshot.
-    file: PathBuf,
+    #[command(flatten)]
+    file: FileArgs,
     /// The directory of the new cluster's objects.
     #[arg(long)]
     data_dir: Option<PathBuf>,
@@ -126,14 +144,21 @@ pub async fn snapshot(args: Snapshot) -> Result<(), Box<dyn Error>> {
         SnapshotCommand::Save(args) => save(args).await,
         SnapshotCommand::Restore(args) => restore(args).await,
         SnapshotCommand::Inspect { file } => {
+            let file = file.read()?;
             let checked = file.clone();
             let contents = tokio::task::spawn_blocking(move || snapshots::inspect(&checked)).await??;
-            say(&format!("{} is complete.\n{}", file.display(), describe(&contents)))
+            say(&completed(&file, &contents))
         }
     }
 }
 
+fn completed(file: &SnapshotFile, contents: &Contents) -> String {
+    let encrypted = if file.key.is_some() { ", and encrypted" } else { "" };
+    format!("{} is complete{encrypted}.\n{}", file.path.display(), describe(contents))
+}
+
 async fn save(args: Save) -> Result<(), Box<dyn Error>> {
+    let file = args.file.read()?;
     let contents = match (args.store.kind()?, args.data_dir) {
         (StoreKind::Memory, _) => return Err("objects in memory are their server's: use --kubeconfig".into()),
         (StoreKind::Disk, None) => {
@@ -144,18 +169,18 @@ async fn save(args: Save) -> Result<(), Box<dyn Error>> {
             let mut config = kubeconfig_file::client_config(&path).await?;
             // A large store takes its time.
             config.read_timeout = None;
-            snapshots::save_from_server(&kube::Client::try_from(config)?, &args.file).await?
+            snapshots::save_from_server(&kube::Client::try_from(config)?, &file).await?
         }
         (store, data_dir) => {
             let options = Options { store, ..Options::new(data_dir.unwrap_or_default()) };
-            snapshots::save_store(&options, &args.file).await?
+            snapshots::save_store(&options, &file).await?
         }
     };
-    say(&format!("{} is complete.\n{}", args.file.display(), describe(&contents)))
+    say(&completed(&file, &contents))
 }
 
 async fn restore(args: Restore) -> Result<(), Box<dyn Error>> {
-    let (file, bump) = (args.file, args.bump_revision);
+    let (file, bump) = (args.file.read()?, args.bump_revision);
     let (count, revision, place) = match (args.store.kind()?, args.data_dir) {
         (StoreKind::Etcd(config), None) => {
             let (count, revision) =

@@ -9,7 +9,7 @@
 
 use crate::{
     STORE,
-    snapshots::{self, BUMP, SnapshotError},
+    snapshots::{self, BUMP, SnapshotError, SnapshotFile},
 };
 use kaji_store::{Revision, StoreError, disk};
 use std::{
@@ -67,7 +67,7 @@ fn file_error(path: &Path) -> impl FnOnce(io::Error) -> ForkError + '_ {
 pub fn fork(source: &Path, data_dir: &Path) -> Result<Forked, ForkError> {
     let found = fs::metadata(source).map_err(file_error(source))?;
     if found.is_file() {
-        let (objects, revision) = snapshots::restore_to_disk(source, data_dir, BUMP)?;
+        let (objects, revision) = snapshots::restore_to_disk(&SnapshotFile::plain(source), data_dir, BUMP)?;
         return Ok(Forked::Snapshot { objects, revision });
     }
     kaji_files::parent_of_private(data_dir).map_err(file_error(data_dir))?;

@@ -1,5 +1,5 @@
 //! Snapshots of a cluster's objects: taken while it runs or of a store that no server uses, looked at, and restored into an empty
-//! store of either kind.
+//! store of either kind. With a key, the whole file is encrypted (`kaji_encryption::sealed`).
 //!
 //! Invariants: a snapshot is of one revision; a file gets its name only when it is complete and was read back; a restored store
 //! is at a later revision than the snapshot, and nothing before that can be read or watched, so that no client takes a revision
@@ -13,6 +13,8 @@ use crate::{
 };
 use bytes::Bytes;
 use futures_util::{Stream, StreamExt, TryStreamExt, stream};
+use kaji_encryption::sealed::{self, SealedReader, SealedWriter, SealingKey};
+use kaji_meta::random::SystemRandom;
 use kaji_options::{EtcdConfig, Options, StoreKind};
 use kaji_store::{
     KeyValue, Op, Revision, Store, StoreError, Txn, TxnOutcome,
@@ -22,7 +24,7 @@ use kaji_store::{
 use std::{
     collections::BTreeMap,
     fs::{File, OpenOptions},
-    io::{BufReader, Write},
+    io::{BufRead, BufReader, BufWriter, Read, Write},
     os::unix::fs::OpenOptionsExt,
     path::{Path, PathBuf},
     sync::Arc,
@@ -56,6 +58,9 @@ pub enum SnapshotError {
         /// What went wrong.
         source: ArchiveError,
     },
+    /// A file that is encrypted, and no key; or a key, and a file that is not encrypted.
+    #[error("{0}: {1}")]
+    Key(PathBuf, &'static str),
     /// A store.
     #[error("{0}")]
     Store(#[from] StoreError),
@@ -133,17 +138,78 @@ pub struct Contents {
     pub resources: BTreeMap<String, (u64, u64)>,
 }
 
-fn open(path: &Path) -> Result<Reader<BufReader<File>>, SnapshotError> {
-    let file = File::open(path).map_err(io_error(path))?;
-    Reader::open(BufReader::with_capacity(1 << 20, file)).map_err(file_error(path))
+/// A snapshot's file, and the key that it is or is to be encrypted with.
+#[derive(Clone, Debug)]
+pub struct SnapshotFile {
+    /// The file.
+    pub path: PathBuf,
+    /// `None` for a file that is not encrypted.
+    pub key: Option<SealingKey>,
+}
+
+impl SnapshotFile {
+    /// One that is not encrypted.
+    pub fn plain(path: &Path) -> SnapshotFile {
+        SnapshotFile { path: path.to_owned(), key: None }
+    }
+
+    fn open(&self) -> Result<Reader<Box<dyn Read + Send>>, SnapshotError> {
+        let path = &self.path;
+        let mut file = BufReader::with_capacity(1 << 20, File::open(path).map_err(io_error(path))?);
+        let encrypted = file.fill_buf().map_err(io_error(path))?.starts_with(sealed::MAGIC);
+        let input: Box<dyn Read + Send> = match (&self.key, encrypted) {
+            (Some(key), true) => Box::new(SealedReader::open(file, key).map_err(io_error(path))?),
+            (None, false) => Box::new(file),
+            (None, true) => {
+                return Err(SnapshotError::Key(path.clone(), "the snapshot is encrypted: name its key"));
+            }
+            (Some(_), false) => {
+                return Err(SnapshotError::Key(
+                    path.clone(),
+                    "the snapshot is not encrypted, and a key is named",
+                ));
+            }
+        };
+        Reader::open(input).map_err(file_error(path))
+    }
+
+    /// The same at another path.
+    fn at(&self, path: &Path) -> SnapshotFile {
+        SnapshotFile { path: path.to_owned(), key: self.key.clone() }
+    }
+}
+
+/// Where the pieces of a snapshot go.
+enum Sink {
+    Plain(File),
+    Sealed(Box<SealedWriter<BufWriter<File>>>),
+}
+
+impl Sink {
+    fn put(&mut self, piece: &[u8]) -> std::io::Result<()> {
+        match self {
+            Sink::Plain(file) => file.write_all(piece),
+            Sink::Sealed(writer) => writer.write_all(piece),
+        }
+    }
+
+    fn finish(self) -> std::io::Result<()> {
+        let file = match self {
+            Sink::Plain(file) => file,
+            Sink::Sealed(writer) => {
+                writer.finish()?.into_inner().map_err(std::io::IntoInnerError::into_error)?
+            }
+        };
+        file.sync_all()
+    }
 }
 
 /// Reads a whole file, and checks it. Blocks.
 ///
 /// # Errors
 /// For a file that is no complete snapshot.
-pub fn inspect(path: &Path) -> Result<Contents, SnapshotError> {
-    let mut reader = open(path)?;
+pub fn inspect(file: &SnapshotFile) -> Result<Contents, SnapshotError> {
+    let (mut reader, path) = (file.open()?, &file.path);
     let (mut bytes, mut resources) = (0, BTreeMap::<String, (u64, u64)>::new());
     while let Some(kv) = reader.next().map_err(file_error(path))? {
         bytes += kv.value.len() as u64;
@@ -162,25 +228,33 @@ pub fn inspect(path: &Path) -> Result<Contents, SnapshotError> {
 /// # Errors
 /// Those of the pieces and of the file.
 pub async fn write(
-    path: &Path,
+    target: &SnapshotFile,
     pieces: impl Stream<Item = Result<Bytes, SnapshotError>>,
 ) -> Result<Contents, SnapshotError> {
+    let path = &target.path;
     let mut name = path.file_name().unwrap_or_default().to_owned();
     name.push(".partial");
     let partial = path.with_file_name(name);
-    let mut file = OpenOptions::new()
+    let file = OpenOptions::new()
         .write(true)
         .create(true)
         .truncate(true)
         .mode(0o600)
         .open(&partial)
         .map_err(io_error(&partial))?;
+    let mut sink = match &target.key {
+        None => Sink::Plain(file),
+        Some(key) => {
+            let writer = SealedWriter::begin(BufWriter::new(file), key, &SystemRandom);
+            Sink::Sealed(Box::new(writer.map_err(io_error(&partial))?))
+        }
+    };
     let mut pieces = std::pin::pin!(pieces);
     while let Some(piece) = pieces.try_next().await? {
-        file.write_all(&piece).map_err(io_error(&partial))?;
+        sink.put(&piece).map_err(io_error(&partial))?;
     }
-    file.sync_all().map_err(io_error(&partial))?;
-    let checked = partial.clone();
+    sink.finish().map_err(io_error(&partial))?;
+    let checked = target.at(&partial);
     let contents = tokio::task::spawn_blocking(move || inspect(&checked)).await;
     let contents = contents.map_err(|e| StoreError::Unavailable(e.to_string()))??;
     std::fs::rename(&partial, path).map_err(io_error(path))?;
@@ -191,12 +265,12 @@ pub async fn write(
 ///
 /// # Errors
 /// Those of the store and of the file.
-pub async fn save_store(options: &Options, path: &Path) -> Result<Contents, SnapshotError> {
+pub async fn save_store(options: &Options, file: &SnapshotFile) -> Result<Contents, SnapshotError> {
     let (store, layout): (Arc<dyn Store>, Layout) = match &options.store {
         StoreKind::Etcd(config) => (open_etcd(config, None).await?, Layout::Etcd),
         StoreKind::Disk | StoreKind::Memory => (open_disk(options).await?, Layout::Embedded),
     };
-    let contents = write(path, pieces(store.clone(), layout).map_err(SnapshotError::from)).await;
+    let contents = write(file, pieces(store.clone(), layout).map_err(SnapshotError::from)).await;
     store.close().await;
     contents
 }
@@ -205,7 +279,7 @@ pub async fn save_store(options: &Options, path: &Path) -> Result<Contents, Snap
 ///
 /// # Errors
 /// Those of the server and of the file.
-pub async fn save_from_server(client: &kube::Client, path: &Path) -> Result<Contents, SnapshotError> {
+pub async fn save_from_server(client: &kube::Client, file: &SnapshotFile) -> Result<Contents, SnapshotError> {
     let failed = |error: &dyn std::fmt::Display| SnapshotError::Server(error.to_string());
     let request = http::Request::get(kaji_server::SNAPSHOT_PATH).body(kube::client::Body::empty());
     let answer = client.send(request.map_err(|e| failed(&e))?).await.map_err(|e| failed(&e))?;
@@ -213,17 +287,21 @@ pub async fn save_from_server(client: &kube::Client, path: &Path) -> Result<Cont
         return Err(SnapshotError::Server(answer.status().to_string()));
     }
     let body = http_body_util::BodyDataStream::new(answer.into_body());
-    write(path, body.map_err(|e| SnapshotError::Server(e.to_string()))).await
+    write(file, body.map_err(|e| SnapshotError::Server(e.to_string()))).await
 }
 
 /// Restores a snapshot into a data directory without a store. Answers with the number of objects, and the new revision. Blocks.
 ///
 /// # Errors
 /// For a file that is no complete snapshot, and those of the store.
-pub fn restore_to_disk(path: &Path, data_dir: &Path, bump: u64) -> Result<(u64, Revision), SnapshotError> {
-    let contents = inspect(path)?;
+pub fn restore_to_disk(
+    file: &SnapshotFile,
+    data_dir: &Path,
+    bump: u64,
+) -> Result<(u64, Revision), SnapshotError> {
+    let contents = inspect(file)?;
     let revision = contents.header.revision.saturating_add(bump);
-    let mut reader = open(path)?;
+    let mut reader = file.open()?;
     let (defaults, mut failed) = (defaults(), None);
     let mut next = || loop {
         let kv = match reader.next() {
@@ -258,11 +336,11 @@ pub fn restore_to_disk(path: &Path, data_dir: &Path, bump: u64) -> Result<(u64, 
 /// # Errors
 /// For a file that is no complete snapshot, and those of etcd.
 pub async fn restore_to_etcd(
-    path: &Path,
+    file: &SnapshotFile,
     config: &EtcdConfig,
     bump: u64,
 ) -> Result<(u64, Revision), SnapshotError> {
-    let checked = path.to_owned();
+    let checked = file.clone();
     let contents = tokio::task::spawn_blocking(move || inspect(&checked)).await;
     let contents = contents.map_err(|e| StoreError::Unavailable(e.to_string()))??;
     let store: Arc<dyn Store> = open_etcd(config, None).await?;
@@ -271,12 +349,12 @@ pub async fn restore_to_etcd(
         return Err(SnapshotError::NotEmpty(found.count));
     }
     raise_revision(&store, contents.header.revision.saturating_add(bump)).await?;
-    let (mut reader, mut lease) = (open(path)?, None);
+    let (mut reader, mut lease) = (file.open()?, None);
     let mut count = 0;
     loop {
         let mut page = vec![];
         while page.len() < WRITES
-            && let Some(kv) = reader.next().map_err(file_error(path))?
+            && let Some(kv) = reader.next().map_err(file_error(&file.path))?
         {
             if kv.key.starts_with(SERVER_LEASES) {
                 continue;

@@ -4,9 +4,10 @@ use crate::common::{TestCluster, config_maps::config_maps};
 use futures_util::{StreamExt, TryStreamExt};
 use k8s_openapi::api::core::v1::{ConfigMap, Secret};
 use kaji::{EncryptionFile, EtcdConfig, Options, StorageMediaType, StoreKind};
+use kaji_encryption::sealed::SealingKey;
 use kaji_etcd::{Endpoints, TlsFiles};
 use kaji_storage::{
-    snapshots::{self, SnapshotError},
+    snapshots::{self, SnapshotError, SnapshotFile},
     transfer::{export, import},
 };
 use kaji_testing::etcd::Etcd;
@@ -54,7 +55,7 @@ async fn on_disk(dir: tempfile::TempDir) -> TestCluster {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_snapshot_of_a_running_server_is_restored() {
     let files = tempfile::tempdir().unwrap();
-    let file = files.path().join("s");
+    let file = SnapshotFile::plain(&files.path().join("s"));
     let cluster = on_disk(tempfile::tempdir().unwrap()).await;
     let client = cluster.kube().await;
     filled(&client).await;
@@ -81,13 +82,47 @@ async fn a_snapshot_of_a_running_server_is_restored() {
     drop((client, all));
     restored.stop().await;
     // A file that was cut off or changed is refused before anything is made.
-    let mut bytes = std::fs::read(&file).unwrap();
+    let mut bytes = std::fs::read(&file.path).unwrap();
     let at = bytes.len() / 2;
     bytes[at] ^= 1;
-    std::fs::write(&file, bytes).unwrap();
+    std::fs::write(&file.path, bytes).unwrap();
     let empty = tempfile::tempdir().unwrap();
     assert!(matches!(snapshots::restore_to_disk(&file, empty.path(), 0), Err(SnapshotError::File { .. })));
     assert!(!empty.path().join("store").exists());
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_encrypted_snapshot_is_read_with_its_key_alone() {
+    let files = tempfile::tempdir().unwrap();
+    let key = |name: &str, text: &str| {
+        let path = files.path().join(name);
+        std::fs::write(&path, text).unwrap();
+        SealingKey::read(&path).unwrap()
+    };
+    let path = files.path().join("s");
+    let with = |key| SnapshotFile { path: path.clone(), key };
+    let file = with(Some(key("key", "MDEyMzQ1Njc4OWFiY2RlZjAxMjM0NTY3ODlhYmNkZWY=")));
+    let cluster = on_disk(tempfile::tempdir().unwrap()).await;
+    let client = cluster.kube().await;
+    filled(&client).await;
+    let before = config_maps(&client).await;
+    let taken = snapshots::save_from_server(&client, &file).await.unwrap();
+    drop(client);
+    cluster.stop().await;
+    let bytes = std::fs::read(&path).unwrap();
+    assert!(!bytes.windows(10).any(|part| part == b"/registry/" || part == b"configmaps"));
+    assert_eq!(snapshots::inspect(&file).unwrap(), taken);
+    assert!(matches!(snapshots::inspect(&with(None)), Err(SnapshotError::Key(..))));
+    let other = key("other", "YWJjZGVmMDEyMzQ1Njc4OWFiY2RlZjAxMjM0NTY3ODk=");
+    let dir = tempfile::tempdir().unwrap();
+    let refused = snapshots::restore_to_disk(&with(Some(other)), dir.path(), 1).unwrap_err().to_string();
+    assert!(refused.ends_with("it is encrypted with another key, or damaged"), "{refused}");
+    snapshots::restore_to_disk(&file, dir.path(), 1).unwrap();
+    let restored = on_disk(dir).await;
+    let client = restored.kube().await;
+    assert_eq!(config_maps(&client).await, before);
+    drop(client);
+    restored.stop().await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -166,7 +201,7 @@ async fn objects_go_to_etcd_and_back() {
 async fn a_snapshot_of_etcd_is_restored_into_either_store() {
     let Some(etcd) = Etcd::start("a_snapshot_of_etcd_is_restored_into_either_store") else { return };
     let files = tempfile::tempdir().unwrap();
-    let file = files.path().join("s");
+    let file = SnapshotFile::plain(&files.path().join("s"));
     let of_etcd = |prefix: &str| StoreKind::Etcd(Box::new(config(&etcd, prefix)));
     let cluster = TestCluster::start_in(tempfile::tempdir().unwrap(), 0, of_etcd("/registry")).await;
     let client = cluster.kube().await;
