@@ -173,10 +173,11 @@ impl<R: Read> SealedReader<R> {
     /// Reads and checks the next piece.
     fn fill(&mut self) -> io::Result<()> {
         self.at = 0;
-        self.take_piece().map_err(|error| {
+        let taken = self.take_piece();
+        if taken.is_err() {
             self.piece.clear();
-            error
-        })
+        }
+        taken
     }
 
     fn take_piece(&mut self) -> io::Result<()> {
