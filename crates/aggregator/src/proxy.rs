@@ -17,6 +17,7 @@ use kaji_outbound::{
         ConnectionHold, ProxiedBody, Redirects, SwitchError, end, is_loop, is_upgrade, pass, streamed,
         switch, text,
     },
+    spans,
 };
 use kaji_resource::UserInfo;
 use std::{net::IpAddr, time::Duration};
@@ -71,7 +72,7 @@ impl Aggregator {
         if upgrade && ours.is_none() {
             return unavailable("request connection cannot be hijacked");
         }
-        let request = match forwarded_request::request(parts, request_body, facts, upgrade) {
+        let mut request = match forwarded_request::request(parts, request_body, facts, upgrade) {
             Ok(request) => request,
             Err(why) => return unavailable(&format!("error trying to reach service: {why}")),
         };
@@ -82,6 +83,8 @@ impl Aggregator {
         );
         let is_document = !facts.resource && facts.path.trim_matches('/').split('/').count() == 3;
         let class = if facts.time.is_none() { RequestClass::LongRunning } else { RequestClass::Regular };
+        let mut span = spans::begin(request.method(), route.authority());
+        spans::inject(span.as_ref(), request.headers_mut());
         let sent = client.send(request, class);
         let answer = match is_document {
             true => tokio::time::timeout(DOCUMENT, sent)
@@ -89,6 +92,7 @@ impl Aggregator {
                 .unwrap_or_else(|_| Err(CallError::Timeout("context deadline exceeded".into()))),
             false => sent.await,
         };
+        spans::answered(span.as_mut(), &answer);
         self.remember(route, answer.as_ref().err().map(|error| error.to_string()));
         match answer {
             Err(CallError::Service { status, .. }) => {

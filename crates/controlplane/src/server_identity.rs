@@ -41,8 +41,9 @@ fn leases() -> GroupResource {
     GroupResource::new("coordination.k8s.io", "leases")
 }
 
-/// The name of the lease. Other ports than the usual one are part of it: a host may have several servers.
-fn name(hostname: &str, port: u16) -> String {
+/// The name of the lease, and of the server in traces. Other ports than the usual one are part of it: a host may have several
+/// servers.
+pub fn name(hostname: &str, port: u16) -> String {
     let mut hash = Sha256::new();
     let port = (port != PORT).then(|| port.to_string());
     for part in [Some(hostname), Some(LABEL.1), port.as_deref()].into_iter().flatten() {

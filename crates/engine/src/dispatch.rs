@@ -41,7 +41,8 @@ impl Engine {
     /// # Panics
     /// When the request's handler does.
     pub fn handle_to_completion(self: &Arc<Self>, mut req: ApiRequest) -> BoxFuture<'_, ApiResponse> {
-        Box::pin(async move {
+        let parent = req.trace.take();
+        let work = Box::pin(async move {
             let Some(res) = self.registry().lookup(&req.group, &req.version, &req.resource).cloned() else {
                 return Status::generic_not_found().into();
             };
@@ -64,7 +65,11 @@ impl Engine {
                 response.warnings.insert(0, text.into_owned());
             }
             response
-        })
+        });
+        match parent {
+            None => work,
+            parent => Box::pin(kaji_traces::within(parent, work)),
+        }
     }
 }
 

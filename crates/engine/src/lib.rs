@@ -2,7 +2,7 @@
 //!
 //! The modules, from the bottom up; each uses only modules above it in this list (a test checks that):
 //!
-//! 1. `audit`, `deadline`, `webhook_time`: what a request carries
+//! 1. `audit`, `deadline`, `webhook_time`, `trace`: what a request carries, and its spans
 //! 2. `storage`, `response`: stored and sent bytes
 //! 3. `request`, `attribution`: one API request, and which revisions it has made
 //! 4. `cache`: the watch cache of one resource
@@ -47,6 +47,7 @@ mod response;
 pub mod storage;
 #[cfg(test)]
 mod tests;
+mod trace;
 mod verbs;
 mod webhook_time;
 

@@ -6,6 +6,7 @@ use crate::{audit::AuditContext, deadline::Deadline, webhook_time::WebhookTime};
 use bytes::Bytes;
 use kaji_meta::{GroupResource, Query, Status};
 use kaji_resource::{BoxFuture, UserInfo, Verb};
+use kaji_traces::Parent;
 use std::{
     fmt,
     sync::{Arc, LazyLock},
@@ -141,6 +142,8 @@ pub struct ApiRequest {
     pub deadline: Deadline,
     /// Counts the time of webhooks.
     pub webhooks: Arc<WebhookTime>,
+    /// The span that it is carried out in, if it is traced.
+    pub trace: Option<Parent>,
 }
 
 /// The user of requests by the server itself.
@@ -175,6 +178,7 @@ impl ApiRequest {
             create_authorizer: None,
             deadline: Default::default(),
             webhooks: Arc::default(),
+            trace: None,
         }
     }
 

@@ -202,6 +202,9 @@ impl Cluster {
         if let Some(audit) = &self.stack.audit {
             audit.shutdown().await;
         }
+        if let Some(traces) = &self.stack.traces {
+            traces.shutdown().await;
+        }
         self.store.close().await;
     }
 }

@@ -13,6 +13,7 @@
 
 mod control_loops;
 mod several_servers;
+mod traces;
 
 pub(crate) use control_loops::{ControlLoopConfig, ControlLoops, LoopMetrics};
 
@@ -455,6 +456,7 @@ fn stack(
 ) -> Arc<Stack> {
     let options = &settings.options;
     let flow = FlowControl::new(options.limits, settings.clock.clone());
+    let (traces, random) = (options.traces.as_ref(), settings.environment.random.clone());
     let stack = Arc::new(Stack {
         engine,
         issuer: authn.documents(&format!("https://{}", external_address(options, address))),
@@ -474,7 +476,8 @@ fn stack(
         request_timeout: options.request_timeout,
         body_memory: options.serving.request_memory.map_or_else(BodyMemory::of_process, BodyMemory::new),
         audit: settings.audit.clone(),
-        random: settings.environment.random.clone(),
+        traces: traces.map(|config| traces::start(config, address, settings.clock.clone(), random.clone())),
+        random,
         refusals,
         snapshots: Some(snapshots::source(storage.raw_store.clone(), &options.store)),
     });

@@ -71,6 +71,8 @@ pub struct Options {
     pub history: Option<HistoryConfig>,
     /// What is recorded of requests, and where.
     pub audit: AuditOptions,
+    /// Whether and where traces of requests are exported.
+    pub traces: Option<kaji_traces::Config>,
     /// How many requests are served at once.
     pub limits: Limits,
     /// How long a request may take.
@@ -132,6 +134,7 @@ impl Options {
             encryption: None,
             history: Some(HistoryConfig::default()),
             audit: AuditOptions::default(),
+            traces: None,
             limits: Limits::default(),
             request_timeout: Duration::from_secs(60),
             startup: StartupOptions::default(),

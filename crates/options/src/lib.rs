@@ -39,6 +39,7 @@ pub mod server_flags;
 pub mod serving;
 mod shutdown;
 mod startup;
+pub mod traces;
 pub mod watched_files;
 
 pub use admission::AdmissionFlags;

@@ -12,6 +12,7 @@ use crate::{
     serving::{ConnectionFlags, Files},
     shutdown::ShutdownFlags,
     startup::StartupFlags,
+    traces::TraceFlags,
 };
 use clap::{ArgAction, Args, Command};
 use kaji_controllers::Selection;
@@ -100,6 +101,8 @@ pub struct ServerFlags {
     autoscaler: AutoscalerFlags,
     #[command(flatten)]
     audit: AuditFlags,
+    #[command(flatten)]
+    traces: TraceFlags,
     #[command(flatten)]
     features: FeatureFlags,
     #[command(flatten)]
@@ -275,6 +278,7 @@ impl ServerFlags {
             service_cidrs: self.network.service_cidr,
             encryption: self.encryption.file()?,
             audit: self.audit.into(),
+            traces: self.traces.config()?,
             limits,
             request_timeout: self.requests.request_timeout,
             min_request_timeout: Duration::from_secs(self.requests.min_request_timeout),

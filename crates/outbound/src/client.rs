@@ -16,6 +16,7 @@ use crate::{
     connect::{Connected, Dialler},
     error::{DEADLINE, UNREAD, broken, cause, cut},
     pool::{Idle, Lease, Sender, Shared, Single, Stream},
+    spans,
 };
 use bytes::Bytes;
 use http::{HeaderValue, Method, Request, Response, Uri, header};
@@ -94,12 +95,14 @@ impl Client {
     ) -> BoxFuture<'a, Result<Bytes, CallError>> {
         Box::pin(async move {
             let until = Instant::now() + time;
+            let mut span = spans::begin(&method, &self.dialler.place.authority);
             let request = || {
                 let mut request = Request::new(body(bytes.clone()));
                 *request.method_mut() = method.clone();
                 *request.uri_mut() =
                     target.parse().map_err(|e| CallError::Config(format!("{target:?}: {e}")))?;
                 let headers = request.headers_mut();
+                spans::inject(span.as_ref(), headers);
                 headers.insert(header::ACCEPT, HeaderValue::from_static("application/json, */*"));
                 headers.insert(header::USER_AGENT, HeaderValue::from_static("kube-apiserver-admission"));
                 if method == Method::POST {
@@ -121,6 +124,7 @@ impl Client {
             };
             let late = |_| Err(CallError::Timeout(DEADLINE.into()));
             let answer = timeout_at(until, asked).await.unwrap_or_else(late);
+            spans::answered(span.as_mut(), &answer);
             let answer = answer.map_err(|error| error.about(&method, &self.url(target)))?;
             let late = |_| Err(CallError::Timeout(format!("{UNREAD}{DEADLINE}")));
             timeout_at(until, read(answer, &method, limit)).await.unwrap_or_else(late)

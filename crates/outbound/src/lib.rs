@@ -17,6 +17,7 @@ pub mod networks;
 mod pool;
 mod resolve;
 pub mod reverse_proxy;
+pub mod spans;
 mod tls;
 
 pub use client::{Client, RequestBody, StreamedBody, body};

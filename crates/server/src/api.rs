@@ -13,6 +13,7 @@ use kaji_engine::{
 };
 use kaji_meta::{Query, Status};
 use kaji_resource::{Carries, UserInfo, Verb};
+use kaji_traces::Parent;
 use std::{collections::HashSet, sync::Arc};
 
 /// The parts of a request that the engine needs.
@@ -39,12 +40,14 @@ pub struct Parts<'a> {
     pub deadline: Deadline,
     /// Counts the time of webhooks.
     pub webhooks: Arc<WebhookTime>,
+    /// The span that it is carried out in.
+    pub trace: Option<Parent>,
 }
 
 /// Builds the engine's request, or tells why not (405, 406).
 pub fn request(parts: Parts<'_>) -> Result<ApiRequest, Status> {
     let Parts { headers, info, target, user, body, memory, audit_id, audit, .. } = parts;
-    let Parts { create_authorizer, deadline, webhooks, .. } = parts;
+    let Parts { create_authorizer, deadline, webhooks, trace, .. } = parts;
     let verb = verb(&info.verb).ok_or_else(routing::method_not_allowed)?;
     let text = |name| headers.get(name).and_then(|v: &HeaderValue| v.to_str().ok());
     let mut accept = negotiate::accept(text(header::ACCEPT), verb == Verb::Watch).ok_or_else(|| {
@@ -82,6 +85,7 @@ pub fn request(parts: Parts<'_>) -> Result<ApiRequest, Status> {
         create_authorizer,
         deadline,
         webhooks,
+        trace,
     })
 }
 

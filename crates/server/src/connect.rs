@@ -34,8 +34,10 @@ use kaji_outbound::{
         ConnectionHold, Redirects, SwitchError, empty, end, escaped, forwarded, is_loop, is_upgrade, pass,
         reason, streamed, switch,
     },
+    spans,
 };
-use kaji_resource::{Carries, Connection, Location, LocationQuery};
+use kaji_resource::{Carries, Connection, Location, LocationQuery, Security};
+use kaji_traces::Span;
 use rewrite::Links;
 use std::{net::IpAddr, sync::Arc, time::Duration};
 use tokio::sync::watch;
@@ -146,10 +148,12 @@ impl Connector {
             requested: requested_host(parts),
         };
         let client = self.clients.client(&config).map_err(|error| plain_error(error.to_string()))?;
-        let request = sent(&location, context, parts, request_body, false)?;
+        let mut request = sent(&location, context, parts, request_body, false)?;
         let unreachable =
             |why: String| Status::service_unavailable(format!("error trying to reach service: {why}"));
+        let mut span = span(&location, &mut request);
         let answer = client.send(request, RequestClass::LongRunning).await;
+        spans::answered(span.as_mut(), &answer);
         let answer = answer.map_err(|error| unreachable(reason(&error)))?;
         let answer = pass(streamed(answer), Redirects::Passed, end(self.stop.clone(), None));
         let answer = page::rewritten(answer, &links);
@@ -168,8 +172,10 @@ impl Connector {
         };
         let client = self.client(&location).await?;
         let protocol = parts.headers.get(header::UPGRADE).cloned();
-        let request = sent(&location, context, parts, body(Bytes::new()), true)?;
+        let mut request = sent(&location, context, parts, body(Bytes::new()), true)?;
+        let mut span = span(&location, &mut request);
         let answer = client.send(request, RequestClass::LongRunning).await;
+        spans::answered(span.as_mut(), &answer);
         let answer =
             answer.map_err(|error| plain_error(format!("error dialing backend: {}", reason(&error))))?;
         if answer.status().as_u16() >= 400 && answer.body().is_end_stream() {
@@ -197,7 +203,9 @@ impl Connector {
         let mut request = Request::new(body(Bytes::new()));
         *request.uri_mut() = target(&location, parts)?;
         request.headers_mut().insert(header::USER_AGENT, HeaderValue::from_static("kube-apiserver"));
+        let mut span = span(&location, &mut request);
         let answer = client.send(request, RequestClass::LongRunning).await;
+        spans::answered(span.as_mut(), &answer);
         let answer = streamed(answer.map_err(|error| plain_error(error.to_string()))?);
         match answer.status().as_u16() {
             200..=206 => {}
@@ -214,6 +222,17 @@ impl Connector {
         headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-cache, private"));
         Ok(response.map(|inner| ResponseBody::Proxied { inner, held: vec![] }))
     }
+}
+
+/// Begins the span of a request to a kubelet. What goes to pods and services keeps the context that its client has named: it
+/// may be of a trace of theirs.
+fn span(location: &Location, request: &mut Request<RequestBody>) -> Option<Span> {
+    if !matches!(location.security, Security::Mutual { .. }) {
+        return None;
+    }
+    let span = spans::begin(request.method(), "kubelet");
+    spans::inject(span.as_ref(), request.headers_mut());
+    span
 }
 
 /// The host that the client named.

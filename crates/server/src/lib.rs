@@ -33,6 +33,7 @@ mod plain;
 mod receive;
 mod refusals;
 mod reload_metrics;
+mod request_trace;
 mod route;
 mod routing;
 mod serving_certificates;

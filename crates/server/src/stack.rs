@@ -9,6 +9,7 @@
 //! - A request that is being served holds its seats, even when its client disconnects.
 
 mod counting;
+mod state;
 
 use crate::{
     api,
@@ -31,8 +32,9 @@ use crate::{
     metrics::{Answered, InFlight, Metrics},
     openapi::OpenApi,
     plain,
-    receive::{Received, receive},
+    receive::receive,
     refusals,
+    request_trace::RequestTrace,
     route::{RequestInfo, Target},
     routing,
     shutdown::Shutdown,
@@ -42,15 +44,17 @@ use crate::{
 };
 use bytes::Bytes;
 use futures_util::FutureExt;
-use http::{HeaderValue, Request, Response};
+use http::{Request, Response};
 use http_body_util::BodyExt;
 use kaji_aggregator::{Aggregator, ForwardContext, Route};
 use kaji_auth::{Authorizer, authn::IssuerDocuments};
-use kaji_engine::{ApiRequest, ApiResponse, AuditContext, Body, Deadline, Engine, WebhookTime};
+use kaji_engine::{ApiRequest, ApiResponse, AuditContext, Body, Deadline, Engine};
 use kaji_meta::{Query, Status, query::unescape, random};
 use kaji_outbound::reverse_proxy::Tunnel;
 use kaji_refusals::Refusals;
 use kaji_resource::{Carries, ObjectReader, SubresourceKind, UserInfo};
+use kaji_traces::{Provider, within};
+use state::{Admitted, ReceivedRequest, Rejection, RequestContext};
 use std::{
     panic::{AssertUnwindSafe, resume_unwind},
     sync::Arc,
@@ -109,6 +113,8 @@ pub struct Stack {
     pub body_memory: Arc<BodyMemory>,
     /// Records requests; `None` when nothing is recorded.
     pub audit: Option<Arc<Audit>>,
+    /// Traces requests; `None` when none are traced.
+    pub traces: Option<Arc<Provider>>,
     /// Writes that were refused.
     pub refusals: Arc<Refusals>,
     /// For audit ids.
@@ -189,7 +195,7 @@ impl Stack {
                 })
             }
         };
-        let RequestContext { classification, warnings, audit, webhooks, .. } = context;
+        let RequestContext { classification, warnings, audit, webhooks, trace, .. } = context;
         let mut response = answer.unwrap_or_else(|status| {
             audit.record.iter().for_each(|r| r.refused(&status));
             documents::refusal(&parts, &info, &status)
@@ -203,7 +209,7 @@ impl Stack {
             response = record.finish(response).await;
         }
         let response = self.count(response, &parts, &info, served, cut_short, (started.elapsed(), outside));
-        send(response, in_flight, &parts, &info)
+        send(response, (in_flight, trace), &parts, &info)
     }
 
     /// Admits and serves a request.
@@ -234,6 +240,7 @@ impl Stack {
         time: Duration,
         context: &mut RequestContext,
     ) -> Result<Admitted, Rejection> {
+        context.trace = RequestTrace::begin(self.traces.as_deref());
         let identity = match self.authentication.attempt(parts, &self.metrics.attempts).await {
             Ok(identity) => identity,
             Err(status) => {
@@ -244,12 +251,17 @@ impl Stack {
         context.warnings.extend(identity.warnings);
         self.authentication.chain.strip(&mut parts.headers);
         let mut user = identity.user;
+        if let Some(trace) = &mut context.trace {
+            trace.authenticated(parts, info, &user, &context.audit.id);
+        }
+        context.enter("audit");
         let record = self.record(parts, info, &user, &mut context.audit);
         if let Some(record) = &record
             && record.received().await.is_err()
         {
             return Err(Rejection::Response(plain::not_recorded(parts)));
         }
+        context.enter("constrainedimpersonation");
         let asks = authorize::attributes(&user, info);
         if let Some((other, constraint)) =
             self.impersonation.act_as(&*self.authorizer, &parts.headers, &asks).await?
@@ -258,12 +270,14 @@ impl Stack {
             user = other;
         }
         impersonate::strip(&mut parts.headers);
+        context.enter("priorityandfairness");
         let shares = parts.extensions.get::<SharedSeat>().is_some_and(|shared| shared.covers(&user, info));
         let admitted = match shares {
             true => Ok(None),
             false => self.flow.admit(&self.engine, &user, info, time, &mut context.classification).await,
         };
         let seat = admitted.map_err(Rejection::Response)?;
+        context.enter("authorization");
         let outcome = self.authorizer.authorize(&authorize::attributes(&user, info)).await;
         if let Some(record) = &record {
             authorize::annotate(&**record, &outcome);
@@ -295,9 +309,11 @@ impl Stack {
         B: http_body::Body<Data = Bytes> + Send + 'static,
         B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
     {
+        let parent = context.parent();
         if let Some(route) = self.route(info).await {
             let Admitted { user, seat, .. } = admitted;
-            return Ok(Box::pin(self.proxy(&route, parts, body, info, (&user, seat), context)).await);
+            let proxied = Box::pin(self.proxy(&route, parts, body, info, (&user, seat), context));
+            return Ok(within(parent, proxied).await);
         }
         let Some(target) = &info.resource else { return Box::pin(plain::serve(self, parts, info)).await };
         if let Err(refused) = routing::check(&self.engine.registry(), &parts.method, info, target) {
@@ -305,12 +321,18 @@ impl Stack {
         }
         if let Some(carries) = self.connects(target) {
             let (facts, Admitted { user, record, .. }) = ((info, target, carries), admitted);
-            return Box::pin(self.connect(parts, body, facts, user, record, context)).await;
+            return within(parent, Box::pin(self.connect(parts, body, facts, user, record, context))).await;
+        }
+        if let Some(trace) = &mut context.trace {
+            trace.verb(parts, info, target, &context.audit.id);
         }
         let received = receive(parts, body, &self.body_memory).await?;
+        if let Some(trace) = context.trace.as_mut().filter(|_| !received.0.is_empty()) {
+            trace.event("limitedReadBody succeeded", &[("len", received.0.len().into())]);
+        }
         let (audit_id, webhooks) = (context.audit.id.clone(), context.webhooks.clone());
-        let request =
-            ReceivedRequest { deadline: context.deadline, info, target, received, audit_id, webhooks };
+        let (deadline, trace) = (context.deadline, context.parent());
+        let request = ReceivedRequest { deadline, info, target, received, audit_id, webhooks, trace };
         self.call_engine(parts, request, admitted, time).await
     }
 
@@ -339,6 +361,7 @@ impl Stack {
             create_authorizer: authorize::create_authorizer(&self.authorizer, info),
             deadline: request.deadline,
             webhooks: request.webhooks,
+            trace: request.trace,
         })?;
         request.accept.separate = separate && record.as_ref().is_none_or(|r| !r.has_responses());
         let (answer, seat) = match parts.extensions.get::<SharedSeat>() {
@@ -445,6 +468,7 @@ impl Stack {
                 create_authorizer: Some(authorize::connect_authorizer(&self.authorizer)),
                 deadline: context.deadline,
                 webhooks: context.webhooks.clone(),
+                trace: context.parent(),
             },
             carries,
         )?;
@@ -512,60 +536,19 @@ impl Stack {
     }
 }
 
-/// A request that may be served.
-struct Admitted {
-    user: UserInfo,
-    record: Option<Arc<Record>>,
-    seat: Option<Seat>,
-}
-
-/// Why a request is not served.
-enum Rejection {
-    Response(Response<ResponseBody>),
-    Status(Status),
-}
-
-impl From<Status> for Rejection {
-    fn from(status: Status) -> Self {
-        Rejection::Status(status)
-    }
-}
-
-/// A request for the engine, with its body.
-struct ReceivedRequest<'a> {
-    info: &'a RequestInfo,
-    target: &'a Target,
-    received: Received,
-    deadline: Deadline,
-    audit_id: HeaderValue,
-    webhooks: Arc<WebhookTime>,
-}
-
-/// The state of a request on its path.
-struct RequestContext {
-    deadline: Deadline,
-    classification: flowcontrol::Classification,
-    warnings: Vec<String>,
-    audit: RequestAudit,
-    webhooks: Arc<WebhookTime>,
-}
-
-impl RequestContext {
-    fn new(audit: RequestAudit) -> RequestContext {
-        let (classification, webhooks) = (flowcontrol::Classification::default(), Arc::default());
-        RequestContext { deadline: Deadline::default(), classification, warnings: vec![], audit, webhooks }
-    }
-}
-
 /// Prepares a response for its connection: a stream is in flight until it ends, a watch ends also when its client does not
 /// read, a WebSocket's events continue in a task.
 fn send(
     mut response: Response<ResponseBody>,
-    in_flight: InFlight,
+    (in_flight, trace): (InFlight, Option<Box<RequestTrace>>),
     parts: &http::request::Parts,
     info: &RequestInfo,
 ) -> Response<ResponseBody> {
     response.body_mut().hold(in_flight);
+    if let Some(mut trace) = trace {
+        trace.answered(&response);
+        response.body_mut().hold(trace);
+    }
     if info.verb == "watch" {
         let connection = parts.extensions.get::<ConnectionHandle>().map(|c| c.abort.clone());
         let timeout = watch_deadline::timeout(&info.query);

@@ -62,6 +62,7 @@ const ORDER: &[&str] = &[
     "kaji-store",
     "kaji-console",
     "kaji-csi",
+    "kaji-traces",
     "kaji-grpc",
     "kaji-files",
     "kaji-decisions",

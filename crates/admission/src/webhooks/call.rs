@@ -11,6 +11,7 @@ use kaji_decisions::{About, Decision, WEBHOOKS};
 use kaji_engine::{Attributes, Operation};
 use kaji_meta::{Status, random, text::quote, validation::is_qualified_name};
 use kaji_outbound::CallError;
+use kaji_traces::{Span, within};
 use serde_json::Value;
 use std::time::{Duration, Instant};
 
@@ -64,8 +65,10 @@ impl Hook {
         let body = review::question(version, &uid, a, matched, objects)
             .map_err(|e| calling(format!("could not create admission objects: {e}"), 400))?;
         let since = Instant::now();
-        let answer =
-            self.exchange(deps, (version, &uid, mutating), body, a.deadline.bound(self.timeout)).await;
+        let span = self.span(mutating, a, &uid);
+        let exchange = self.exchange(deps, (version, &uid, mutating), body, a.deadline.bound(self.timeout));
+        let answer = within(span.as_ref().map(Span::parent), Box::pin(exchange)).await;
+        drop(span);
         a.webhooks.called(mutating, since.elapsed());
         let answer = answer?;
         for (key, value) in &answer.annotations {
@@ -85,6 +88,23 @@ impl Hook {
             true => Ok(answer),
             false => Err(Failure::Refused(review::refusal(&self.name, answer.result.as_ref()))),
         }
+    }
+
+    /// Begins the span of a call, if the request is traced.
+    fn span(&self, mutating: bool, a: &Attributes<'_>, uid: &str) -> Option<Span> {
+        let name = if mutating { "Call mutating webhook" } else { "Call validating webhook" };
+        let mut span = kaji_traces::child(name)?;
+        if span.is_recorded() {
+            span.set("configuration", &self.configuration);
+            span.set("webhook", &self.name);
+            let resource = a.resource;
+            let text = format!("{}/{}, Resource={}", resource.group, resource.version, resource.resource);
+            span.set("resource", &text);
+            span.set("subresource", a.subresource);
+            span.set("operation", a.operation.as_str());
+            span.set("UID", uid);
+        }
+        Some(span)
     }
 
     async fn exchange(

@@ -5,7 +5,7 @@ use super::{
 };
 use crate::{
     admission::{self, Operation},
-    decode, storage,
+    decode, storage, trace,
 };
 use kaji_meta::{
     Path, Reason, Status, field::Error, object, objectmeta, random, validation::path_segment_name,
@@ -205,12 +205,14 @@ async fn store(op: &Op<'_>, object: &mut Value, name: &str) -> Result<Created, S
         });
     }
     refuse_versioned(object)?;
+    let mut span = trace::transaction("Create etcd3", &key, &op.target.res.group_resource);
     let txn = |bytes: &bytes::Bytes| {
         let mut txn = Txn::create(key.clone(), bytes.clone());
         op.output.extras.extend(&op.engine.registry(), &mut txn).map(|()| txn)
     };
     let mut stored = form.as_ref().unwrap_or(object);
     let mut bytes = storage::encode(stored);
+    trace::event(&mut span, "Encode succeeded", &[("len", bytes.len().into())]);
     let mut outcome = limit::put(op, &key, stored, bytes.len(), txn(&bytes)?).await;
     if outcome.as_ref().is_err_and(Uncommitted::too_large) && manage::drop_entries(object) {
         form.as_mut().map(manage::drop_entries);

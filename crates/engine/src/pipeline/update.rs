@@ -11,7 +11,7 @@ use crate::{
     list_options,
     pipeline::create::Created,
     request::ApiRequest,
-    storage,
+    storage, trace,
 };
 use kaji_meta::{
     ErrorList, GroupKind, GroupVersionKind, Path, Reason, Status, field, object, objectmeta, validation,
@@ -446,6 +446,8 @@ async fn store(
         }
         return Ok(done(bytes, state.revision));
     }
+    let mut span = trace::transaction("GuaranteedUpdate etcd3", key, &op.target.res.group_resource);
+    trace::event(&mut span, "Encode succeeded", &[("len", bytes.len().into())]);
     let txn = |bytes: &bytes::Bytes| {
         let mut txn = Txn::update(key, state.revision, bytes.clone());
         op.output.extras.extend(&op.engine.registry(), &mut txn).map(|()| txn)

@@ -11,6 +11,7 @@ use crate::{
     registry::Resource,
     request::{ApiRequest, Encoding, Form},
     response::{ApiResponse, Body},
+    trace,
 };
 use kaji_meta::Status;
 use std::sync::Arc;
@@ -23,6 +24,7 @@ pub(crate) async fn get(
 ) -> Result<ApiResponse, Status> {
     let include =
         if req.accept.form == Form::Table { Include::from_request(req)? } else { Include::default() };
+    let span = trace::cached("cacher.Get", &res.group_resource);
     match parse_rv(req.query.text("resourceVersion")) {
         Ok(Rv::Unset) => engine.wait_consistent().await?,
         Ok(Rv::Any) => {}
@@ -31,8 +33,10 @@ pub(crate) async fn get(
     }
     let namespace = if res.def.namespaced() { &*req.namespace } else { "" };
     let entry = res.cache.get(&res.key(namespace, &req.name));
+    drop(span);
     let entry = entry.ok_or_else(|| Status::not_found(&res.group_resource, &req.name))?;
     let entry = conversion::read_one(res, &req.version, entry).await?;
+    let _span = trace::serialization();
     let view = View::new(engine, &**res, &req.version, &req.accept, include)?;
     let bytes = view.entry(&entry)?;
     if req.accept.encoding == Encoding::Json && !req.accept.pretty {

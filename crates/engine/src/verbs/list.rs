@@ -13,6 +13,7 @@ use crate::{
     registry::Resource,
     request::{ApiRequest, Form},
     response::ApiResponse,
+    trace,
 };
 use kaji_meta::Status;
 use kaji_store::{Range, Revision, StoreError};
@@ -59,6 +60,7 @@ pub(crate) async fn list(
     let selection = Selection::new(res, &req.version, filter, limit);
     let prefix = res.key_prefix(if res.def.namespaced() { &req.namespace } else { "" });
     let query = Query::new(res, &selection, &prefix, from.as_ref());
+    let span = trace::cached("cacher.GetList", &res.group_resource);
     let collected = match exact_revision(&options, from.as_ref()) {
         Some(revision) => match at_revision(engine, res, &query, revision).await {
             Err(StoreError::Compacted { .. }) => return expired(&query, from.is_some()),
@@ -70,12 +72,14 @@ pub(crate) async fn list(
         },
         None => newest(engine, res, &query, options.rv).await?,
     };
+    drop(span);
     let Collected { revision, page, snapshot } = collected;
     let page = selection.page(page).await?;
     if let Some(snapshot) = snapshot.filter(|_| page.more) {
         res.cache.keep(&snapshot, engine.clock.now(), engine.store.compacted());
     }
     let metadata = list_meta(&query, revision, &page);
+    let _span = trace::serialization();
     encode::list(view, &req.accept, &metadata, page.entries).await
 }
 

@@ -7,7 +7,7 @@ use crate::{
     pipeline::{Op, Written},
     request::{Accept, Encoding, Form},
     response::{ApiResponse, Body},
-    storage,
+    storage, trace,
 };
 use kaji_meta::Status;
 
@@ -30,6 +30,7 @@ impl Op<'_> {
     }
 
     fn respond(&self, accept: &Accept, written: Written) -> Result<ApiResponse, Status> {
+        let _span = trace::serialization();
         let plain = accept.form == Form::Object && accept.encoding == Encoding::Json && !accept.pretty;
         match &written.bytes {
             Some(bytes) if plain && self.conversion.is_storage() => Ok(ApiResponse {

@@ -20,6 +20,7 @@ use crate::{
     registry::Resource,
     request::{ApiRequest, Encoding, Form},
     response::{ApiResponse, Body},
+    trace,
 };
 use bytes::Bytes;
 use frames::Frames;
@@ -60,7 +61,10 @@ pub(crate) async fn watch(
     let filter = list_options::filter(res, req, &options)?;
     let (stage, filter) = EventStage::new(res, &req.version, filter);
     let timeout = options.timeout.unwrap_or_else(|| default_timeout(engine));
-    let body = match Source::begin(engine, res, req, &options, filter, stage.batch_bytes()).await {
+    let span = trace::cached("cacher.Watch", &res.group_resource);
+    let begun = Source::begin(engine, res, req, &options, filter, stage.batch_bytes()).await;
+    drop(span);
+    let body = match begun {
         // Its time was over before it began.
         Ok(_) if timeout.is_zero() => stream::empty().boxed(),
         // Its clients begin anew, with the definition that has come meanwhile.

@@ -459,6 +459,7 @@ impl Env {
             create_authorizer: None,
             deadline: Default::default(),
             webhooks: Default::default(),
+            trace: None,
         }
     }
 

@@ -37,6 +37,23 @@ fn header(said: &Value, name: &str) -> Vec<String> {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_server_learns_of_a_requests_trace() {
+    const TRACE: &str = "00-0af7651916cd43dd8448eb211c80319c";
+    let endpoint = kaji_traces::Endpoint::Unix("/nonexistent/otel.sock".into());
+    let traces = kaji_traces::Config { endpoint, per_million: 0 };
+    let cluster = TestCluster::start_with(|options| options.traces = Some(traces)).await;
+    let extension = Extension::start(&cluster).await;
+    extension.join(&cluster).await;
+    reason(&cluster, NAME, "Passed").await;
+    let request = format!("GET {ECHOES}/a\ntraceparent: {TRACE}-b7ad6b7169203331-01");
+    let said = ok(&cluster, &admin(), &request, Value::Null).await;
+    let [parent] = &header(&said, "traceparent")[..] else { panic!("{said}") };
+    assert!(parent.starts_with(TRACE) && parent.ends_with("-01"), "{parent}");
+    assert!(!parent.contains("b7ad6b7169203331"), "{parent}");
+    cluster.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn requests_are_answered_by_the_server() {
     let cluster = TestCluster::start(0).await;
     let extension = Extension::start(&cluster).await;

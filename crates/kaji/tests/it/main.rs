@@ -58,5 +58,6 @@ mod shutdown;
 mod simulation;
 mod snapshots;
 mod tokens;
+mod traces;
 mod watches;
 mod webhooks;

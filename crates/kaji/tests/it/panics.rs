@@ -85,6 +85,7 @@ async fn broken(test: &TestCluster) -> Arc<Stack> {
         request_timeout: good.request_timeout,
         body_memory: good.body_memory.clone(),
         audit: good.audit.clone(),
+        traces: None,
         random: good.random.clone(),
         refusals: Arc::new(Refusals::new(Arc::new(SystemClock), Limits::default())),
         snapshots: None,

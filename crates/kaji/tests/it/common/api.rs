@@ -58,6 +58,7 @@ impl Api<'_> {
             create_authorizer: None,
             deadline: Default::default(),
             webhooks: Default::default(),
+            trace: None,
         };
         self.0.cluster.stack.engine.handle(request).await
     }

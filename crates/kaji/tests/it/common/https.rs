@@ -1,7 +1,7 @@
 //! A server that is none of the cluster's, over TLS on a port of its own: issuers, reviewers, authorizers.
 
 use bytes::Bytes;
-use http::{Request, Response};
+use http::{HeaderMap, Request, Response};
 use http_body_util::{BodyExt, Full, combinators::UnsyncBoxBody};
 use hyper_util::rt::TokioIo;
 use kaji_server::pki::Pki;
@@ -71,6 +71,17 @@ impl Https {
     where
         T: Future<Output = Response<Answer>> + Send + 'static,
     {
+        self.serve_requests(move |path, _, sent| answer(path, sent))
+    }
+
+    /// The same, by headers, too.
+    pub fn serve_requests<T>(
+        self,
+        answer: impl Fn(String, HeaderMap, Bytes) -> T + Clone + Send + 'static,
+    ) -> Pki
+    where
+        T: Future<Output = Response<Answer>> + Send + 'static,
+    {
         let Https { tcp, pki, .. } = self;
         let tls = ServerConfig::builder_with_provider(Arc::new(ring::default_provider()))
             .with_safe_default_protocol_versions()
@@ -92,8 +103,9 @@ impl Https {
                     let answer = answer.clone();
                     async move {
                         let path = request.uri().path_and_query().unwrap().as_str().to_owned();
+                        let headers = request.headers().clone();
                         let sent = request.into_body().collect().await.unwrap().to_bytes();
-                        Ok::<_, Infallible>(answer(path, sent).await)
+                        Ok::<_, Infallible>(answer(path, headers, sent).await)
                     }
                 });
                 let connection = hyper::server::conn::http1::Builder::new();
