@@ -76,14 +76,12 @@ impl Aggregator {
             Ok(request) => request,
             Err(why) => return unavailable(&format!("error trying to reach service: {why}")),
         };
-        let about = format!(
-            "{} {:?}: ",
-            verb(request.method()),
-            format!("https://{}{}", route.authority(), request.uri())
-        );
+        let authority = route.authority();
+        let about =
+            format!("{} {:?}: ", verb(request.method()), format!("https://{authority}{}", request.uri()));
         let is_document = !facts.resource && facts.path.trim_matches('/').split('/').count() == 3;
         let class = if facts.time.is_none() { RequestClass::LongRunning } else { RequestClass::Regular };
-        let mut span = spans::begin(request.method(), route.authority());
+        let mut span = spans::begin(request.method(), &authority);
         spans::inject(span.as_ref(), request.headers_mut());
         let sent = client.send(request, class);
         let answer = match is_document {

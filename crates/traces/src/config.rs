@@ -252,6 +252,7 @@ fn local(rest: &str) -> Result<&str, String> {
         None => rest,
         Some(rest) => match rest.find('/') {
             Some(0) => rest,
+            None if rest.is_empty() => "",
             _ => {
                 let authority = rest.split('/').next().unwrap_or_default();
                 return Err(format!("invalid (non-empty) authority: {authority}"));

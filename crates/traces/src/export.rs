@@ -11,6 +11,7 @@ use crate::{
     sampler::Sampler,
     span::{Tracer, attribute},
 };
+use http::Uri;
 use kaji_grpc::{CallError, Channel, ChannelOptions, Client, Code};
 use kaji_meta::{random::Random, time::Clock};
 use std::{
@@ -239,7 +240,7 @@ impl Exporter {
 /// Logs what a collector did not take.
 fn refused(answer: &ExportResponse) {
     if let Some(partial) = answer.partial_success.as_ref().filter(|p| p.rejected_spans > 0) {
-        let (spans, why) = (partial.rejected_spans, &partial.error_message);
+        let (spans, why) = (partial.rejected_spans, partial.error_message.as_str());
         tracing::warn!(spans, why, "the collector has rejected spans");
     }
 }
@@ -293,7 +294,7 @@ impl Line {
 async fn connect(host: &str, port: u16) -> Result<Channel, CallError> {
     let failed = |why: &dyn std::fmt::Display| CallError::unconnected(format!("{host}:{port}: {why}"));
     let authority = if host.contains(':') { format!("[{host}]:{port}") } else { format!("{host}:{port}") };
-    let origin = format!("http://{authority}").parse().map_err(|e| failed(&e))?;
+    let origin = format!("http://{authority}").parse::<Uri>().map_err(|e| failed(&e))?;
     let stream = TcpStream::connect((host, port)).await.map_err(|e| failed(&e))?;
     Channel::over(stream, &ChannelOptions::new(origin)).await.map_err(|e| failed(&e))
 }

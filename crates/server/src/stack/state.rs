@@ -1,8 +1,8 @@
 //! What a request on its path has with it.
 
-use crate::body::ResponseBody;
 use crate::{
     audit::{Record, RequestAudit},
+    body::ResponseBody,
     flowcontrol::{self, Seat},
     receive::Received,
     request_trace::RequestTrace,
