@@ -6,6 +6,7 @@
 //! - The vocabulary is the field's (`vocabulary`).
 //! - A kind, a controller and a plugin are named in few files (`places`).
 //! - The crate `kaji` is wiring (`wiring`).
+//! - `select!` in what runs in a simulation is `biased` (`selects`).
 //! - Paths that pages name exist.
 //! - The limits are the same here, in clippy.toml and in CONTRIBUTING.md.
 //!
@@ -20,6 +21,7 @@ use std::{
 
 mod arrows;
 mod places;
+mod selects;
 mod source;
 mod vocabulary;
 mod wiring;
@@ -60,6 +62,7 @@ struct Findings {
     wiring: wiring::Wiring,
     too_long: Vec<String>,
     with_unsafe_code: Vec<String>,
+    drawing: Vec<String>,
     mod_files: Vec<String>,
 }
 
@@ -68,7 +71,7 @@ pub fn check(root: &Path) -> Result<Vec<String>, TidyError> {
     let mut findings = files_of(root)?;
     findings.complaints.extend(arrows::complaints(&arrows::metadata(root)?));
     findings.complaints.extend(findings.wiring.needless());
-    Ok(findings.complaints(UNSAFE))
+    Ok(findings.complaints(UNSAFE, selects::EXCEPTIONS))
 }
 
 /// What the files of the workspace at `root` say.
@@ -111,6 +114,9 @@ impl Findings {
         if source.identifiers.iter().any(|(_, name)| name == UNSAFE_KEYWORD) {
             self.with_unsafe_code.push(path.to_owned());
         }
+        if selects::draws(path, text) {
+            self.drawing.push(path.to_owned());
+        }
         self.places.visit(path, &source);
         self.wiring.visit(path, text);
         self.words(&unit, path, vocabulary::rust(&source));
@@ -132,13 +138,14 @@ impl Findings {
             .extend(words.into_iter().map(|(line, word)| (unit.to_owned(), path.to_owned(), line, word)));
     }
 
-    /// `unsafe_files` are those that may have unsafe code.
-    fn complaints(self, unsafe_files: &[&str]) -> Vec<String> {
+    /// `unsafe_files` are those that may have unsafe code, `drawing` those that may have a `select!` without `biased;`.
+    fn complaints(self, unsafe_files: &[&str], drawing: &[&str]) -> Vec<String> {
         let mut complaints = self.complaints;
         let lines = format!("has more than {MOST_LINES} lines");
         complaints.extend(exceptions(&self.too_long, TOO_LONG, &lines));
         complaints.extend(exceptions(&self.mod_files, MOD_FILES, "has a mod.rs"));
         complaints.extend(exceptions(&self.with_unsafe_code, unsafe_files, "holds unsafe code"));
+        complaints.extend(exceptions(&self.drawing, drawing, "has a select! without biased;"));
         complaints.extend(self.places.complaints());
         complaints.extend(self.wiring.complaints());
         complaints.extend(vocabulary::complaints(&self.units, &self.words, vocabulary::NOT_CLEAN));

@@ -432,6 +432,7 @@ mod tests {
         };
         let mut given_up = work();
         tokio::select! {
+            biased;
             _ = &mut given_up => panic!("it waits"),
             _ = begins.recv() => drop(given_up),
         }

@@ -21,6 +21,25 @@ pub struct Descriptor {
     pub start: Start,
 }
 
+impl Descriptor {
+    /// Starts it; its tasks end when `stop` turns true.
+    pub(crate) fn spawn(&self, tasks: &mut JoinSet<()>, context: &ControllerContext<'_>) {
+        let ControllerContext { informers, shared, config, stop } = context;
+        match self.start {
+            Start::Reconcilers(build) => {
+                for mut controller in build(informers, config) {
+                    if let Some(workers) = config.loops.workers.get(self.name) {
+                        controller = controller.workers(*workers);
+                    }
+                    tasks.spawn(kaji_runtime::run(controller, (*shared).clone(), stop.clone()));
+                }
+            }
+            Start::Tasks(spawn) => spawn(tasks, context.clone()),
+            Start::External => {}
+        }
+    }
+}
+
 /// A flag of kube-controller-manager for the workers of a controller.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct WorkersFlag {

@@ -26,6 +26,7 @@ mod ephemeral_volume;
 mod garbage_collector;
 mod horizontal_pod_autoscaler;
 mod job;
+mod killable;
 mod kube_apiserver_serving_clustertrustbundle_publisher;
 mod legacy_serviceaccount_token_cleaner;
 mod local_path_provisioner;
@@ -187,19 +188,13 @@ pub fn service_accounts() -> impl Iterator<Item = (&'static str, &'static str)> 
 
 /// Starts all selected controllers; they end when `stop` turns true.
 pub fn spawn(tasks: &mut JoinSet<()>, context: &ControllerContext<'_>) {
-    let ControllerContext { informers, shared, config, stop } = context;
-    for descriptor in CONTROLLERS.iter().filter(|descriptor| config.selection.includes(descriptor.name)) {
-        match descriptor.start {
-            Start::Reconcilers(build) => {
-                for mut controller in build(informers, config) {
-                    if let Some(workers) = config.loops.workers.get(descriptor.name) {
-                        controller = controller.workers(*workers);
-                    }
-                    tasks.spawn(kaji_runtime::run(controller, (*shared).clone(), stop.clone()));
-                }
+    let selection = &context.config.selection;
+    for descriptor in CONTROLLERS.iter().filter(|descriptor| selection.includes(descriptor.name)) {
+        match context.shared.client.interception() {
+            None => descriptor.spawn(tasks, context),
+            Some(interception) => {
+                tasks.spawn(killable::run(descriptor, context, interception.clone()));
             }
-            Start::Tasks(spawn) => spawn(tasks, context.clone()),
-            Start::External => {}
         }
     }
 }

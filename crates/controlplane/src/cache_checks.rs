@@ -66,8 +66,9 @@ impl CacheChecks {
             }
             let Some(engine) = engine.upgrade() else { return };
             tokio::select! {
-                () = self.round(&engine) => {}
+                biased;
                 _ = stop.wait_for(|stop| *stop) => return,
+                () = self.round(&engine) => {}
             }
         }
     }

@@ -99,25 +99,28 @@ impl Scrubbing {
         loop {
             if !due {
                 tokio::select! {
+                    biased;
+                    _ = stop.wait_for(|stop| *stop) => return,
                     () = self.current.replaced().next() => {}
                     Ok(()) = self.configured.changed() => {}
-                    _ = stop.wait_for(|stop| *stop) => return,
                 }
             }
             // Until it is quiet.
             while tokio::select! {
+                biased;
+                _ = stop.wait_for(|stop| *stop) => return,
                 () = self.current.replaced().next() => true,
                 Ok(()) = self.configured.changed() => true,
                 () = tokio::time::sleep(QUIET_PERIOD) => false,
-                _ = stop.wait_for(|stop| *stop) => return,
             } {}
             waiting.append(&mut self.current.replaced().take());
             due = false;
             if let Err(error) = self.round(&mut waiting).await {
                 tracing::error!(%error, "the store is not scrubbed: former values may still be in its files");
                 tokio::select! {
-                    () = tokio::time::sleep(RETRY) => due = true,
+                    biased;
                     _ = stop.wait_for(|stop| *stop) => return,
+                    () = tokio::time::sleep(RETRY) => due = true,
                 }
             }
         }

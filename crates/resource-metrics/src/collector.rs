@@ -123,8 +123,9 @@ impl Collector {
             }
         };
         tokio::select! {
-            () = work => {}
+            biased;
             _ = stop.wait_for(|s| *s) => {}
+            () = work => {}
         }
     }
 

@@ -217,6 +217,12 @@ impl Client {
         Client { feed: self.feed.map(behind), batches: None, interception: Some(interception), ..self }
     }
 
+    /// What decides about its calls, in a simulation.
+    #[must_use]
+    pub fn interception(&self) -> Option<&Arc<dyn Interception>> {
+        self.interception.as_ref()
+    }
+
     pub(crate) fn accepting(&self, accept: &'static str) -> Self {
         Client { accept, ..self.clone() }
     }

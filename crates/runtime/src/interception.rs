@@ -1,6 +1,8 @@
-//! What may stand between a client and its server: calls are delayed, refused, or their answers lost. For simulations.
+//! What may stand between a client and its server: calls are delayed, refused, or their answers lost, events of watches are held
+//! back, and processes of clients killed. For simulations.
 //!
-//! Invariants: a refused call never reaches the server; a lost answer is that of a call that the server has carried out.
+//! Invariants: a refused call never reaches the server; a lost answer is that of a call that the server has carried out; events
+//! keep their order.
 
 use crate::{
     client::Error,
@@ -11,7 +13,7 @@ use http::Method;
 use std::{
     pin::Pin,
     sync::Arc,
-    task::{Context, Poll},
+    task::{Context, Poll, ready},
 };
 
 /// A call, as an [`Interception`] sees it.
@@ -41,6 +43,13 @@ pub trait Interception: Send + Sync {
 
     /// When the watch that this call has begun ends, and how. It may never resolve.
     fn end_of_watch(&self, call: &Call) -> BoxFuture<'static, Error>;
+
+    /// How long the next event of the watch that this call has begun is held back, and with it all behind it; `None` for not at
+    /// all.
+    fn delay_of_event(&self, call: &Call) -> Option<BoxFuture<'static, ()>>;
+
+    /// Resolves when the process that has these names as a client is killed. Asked again for the process that takes its place.
+    fn killed(&self, agents: &[&'static str]) -> BoxFuture<'static, ()>;
 }
 
 /// A feed behind an [`Interception`].
@@ -81,26 +90,42 @@ impl ObjectFeed for InterceptedFeed {
             self.interception.before(&call).await?;
             let events = self.feed.watch(agent, collection, from).await?;
             let end = self.interception.end_of_watch(&call);
-            Ok(UntilEnd { events, end: Some(end) }.boxed())
+            let interception = self.interception.clone();
+            Ok(InterceptedEvents { events, end: Some(end), interception, call, held: None }.boxed())
         })
     }
 }
 
+type Item = <ObjectEvents as Stream>::Item;
+
 /// Events until a watch is ended from outside.
-struct UntilEnd {
+struct InterceptedEvents {
     events: ObjectEvents,
     end: Option<BoxFuture<'static, Error>>,
+    interception: Arc<dyn Interception>,
+    call: Call,
+    /// An event that is held back, and until when.
+    held: Option<(Item, BoxFuture<'static, ()>)>,
 }
 
-impl Stream for UntilEnd {
-    type Item = <ObjectEvents as Stream>::Item;
+impl Stream for InterceptedEvents {
+    type Item = Item;
 
-    fn poll_next(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Self::Item>> {
+    fn poll_next(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Item>> {
         let Some(end) = &mut self.end else { return Poll::Ready(None) };
         if let Poll::Ready(error) = end.poll_unpin(cx) {
             self.end = None;
             return Poll::Ready(Some(Err(error)));
         }
-        self.events.poll_next_unpin(cx)
+        if self.held.is_none() {
+            let Some(item) = ready!(self.events.poll_next_unpin(cx)) else { return Poll::Ready(None) };
+            match self.interception.delay_of_event(&self.call) {
+                Some(delay) => self.held = Some((item, delay)),
+                None => return Poll::Ready(Some(item)),
+            }
+        }
+        let Some((_, until)) = &mut self.held else { return Poll::Ready(None) };
+        ready!(until.poll_unpin(cx));
+        Poll::Ready(self.held.take().map(|(item, _)| item))
     }
 }

@@ -73,7 +73,7 @@ impl Tree {
     }
 
     fn complaints(&self) -> Vec<String> {
-        files_of(&self.0).unwrap().complaints(&[])
+        files_of(&self.0).unwrap().complaints(&[], &[])
     }
 }
 
@@ -100,6 +100,9 @@ fn complains_about_each_rule_that_a_file_breaks() {
     broken(a, &rust("fn f() { let _ = unsafe { g() }; }"), expect!["crates/a/src/new.rs holds unsafe code"]);
     broken(a, &rust("// it is not unsafe\nfn f() { g(\"unsafe\") }"), expect![""]);
     broken(a, &rust(&"\n".repeat(MOST_LINES)), expect!["crates/a/src/new.rs has more than 600 lines"]);
+    let select = rust("fn f() { tokio::select! { () = a => {} } }");
+    let at = "crates/runtime/src/new.rs";
+    broken(at, &select, expect!["crates/runtime/src/new.rs has a select! without biased;"]);
     broken("crates/a/src/b/mod.rs", &rust(""), expect!["crates/a has a mod.rs"]);
 }
 

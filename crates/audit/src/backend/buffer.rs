@@ -258,6 +258,7 @@ impl Worker {
         let wait = throttle.take(self.origin.elapsed());
         if wait > Duration::ZERO {
             tokio::select! {
+                biased;
                 () = tokio::time::sleep(wait) => {}
                 ended = self.phases.wait_for(|p| *p == Phase::GivenUp) => drop(ended),
             }

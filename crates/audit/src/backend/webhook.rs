@@ -91,6 +91,8 @@ impl Webhook {
         loop {
             let attempt = tokio::time::timeout(TIMEOUT, self.post.post(body.clone()));
             let error = tokio::select! {
+                // What has been delivered is not reported as lost.
+                biased;
                 outcome = attempt => match outcome {
                     Ok(Ok(())) => return Ok(()),
                     Ok(Err(error)) => error,
@@ -101,8 +103,9 @@ impl Webhook {
             let Some(wait) = backoff.next(&*self.random) else { return Err(error) };
             tracing::debug!(error, ?wait, "audit events were not accepted");
             tokio::select! {
-                () = tokio::time::sleep(wait) => {}
+                biased;
                 _ = phases.wait_for(|p| *p == Phase::GivenUp) => return Err(error),
+                () = tokio::time::sleep(wait) => {}
             }
         }
     }

@@ -154,7 +154,7 @@ impl Pods {
             self.pods.synced().await;
             self.services.synced().await;
         };
-        tokio::select! { () = synced => {}, _ = stop.wait_for(|stop| *stop) => return }
+        tokio::select! { biased; () = synced => {}, _ = stop.wait_for(|stop| *stop) => return }
         let Shared { client, clock, random, .. } = &self.shared;
         let recorder = Recorder::start(client.clone(), "kubelet", clock.clone(), random.clone());
         let mut tasks = JoinSet::new();
