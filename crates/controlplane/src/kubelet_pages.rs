@@ -1,13 +1,17 @@
 //! The resource metrics API of this server: kubelets are asked over the connections and with the certificate that this
-//! server has for nodes.
+//! server has for nodes; simulated ones in this process that have no listener are asked directly.
 
+use bytes::Bytes;
 use futures_util::future::BoxFuture;
 use kaji_builtins::shared::connect;
 use kaji_engine::Engine;
+use kaji_kubelet::simulated::ResourcePages;
 use kaji_meta::{GroupResource, Status, object};
 use kaji_resource::{LocationQuery, ObjectReader};
 use kaji_resource_metrics::{NodePages, PageError};
+use kaji_runtime::objects::{Node, Pod};
 use kaji_server::Connector;
+use serde_json::Value;
 use std::{
     sync::{Arc, Weak},
     time::Duration,
@@ -22,6 +26,19 @@ pub struct Kubelets {
     pub engine: Weak<Engine>,
     /// Opens connections to nodes.
     pub connector: Arc<Connector>,
+    /// The pages of nodes without a listener, where none has one.
+    pub simulated: Option<ResourcePages>,
+}
+
+/// The page of a node of this process.
+fn simulated(engine: &Engine, pages: &ResourcePages, node: &Value) -> Result<Bytes, PageError> {
+    let failed = |error: serde_json::Error| PageError(error.to_string());
+    let name = object::name(node);
+    let pods = engine.list(&GroupResource::new("", "pods"), None);
+    let pods = pods.iter().filter(|pod| pod["spec"]["nodeName"] == name);
+    let pods: Vec<Pod> = pods.map(|pod| serde_json::from_value((**pod).clone())).collect::<Result<_, _>>().map_err(failed)?;
+    let page = pages.page(&serde_json::from_value::<Node>(node.clone()).map_err(failed)?, &pods);
+    page.map(Bytes::from).ok_or_else(|| PageError(format!("node {name} is down")))
 }
 
 fn nodes() -> GroupResource {
@@ -38,11 +55,14 @@ impl NodePages for Kubelets {
         &'a self,
         node: &'a str,
         timeout: Duration,
-    ) -> BoxFuture<'a, Result<bytes::Bytes, PageError>> {
+    ) -> BoxFuture<'a, Result<Bytes, PageError>> {
         Box::pin(async move {
             let failed = |status: Status| PageError(status.message);
-            let found = self.engine.upgrade().and_then(|engine| engine.get(&nodes(), "", node));
-            let found = found.ok_or_else(|| PageError("the node is gone".into()))?;
+            let engine = self.engine.upgrade().ok_or_else(|| PageError("the server ends".into()))?;
+            let found = engine.get(&nodes(), "", node).ok_or_else(|| PageError("the node is gone".into()))?;
+            if let Some(pages) = &self.simulated {
+                return simulated(&engine, pages, &found);
+            }
             let query = LocationQuery::Pairs(vec![]);
             let location = connect::kubelet(&found, true, "/metrics/resource".into(), query);
             self.connector.read_document(&location, timeout, MAX_PAGE).await.map_err(failed)

@@ -1,20 +1,53 @@
 //! `kaji sim`: runs seeds of the simulation, and says how to run the ones that fail again.
 
-use clap::Args;
+use clap::{Args, ValueEnum, value_parser};
 use kaji::simulation::WholeCluster;
 use kaji_files::yaml;
-use kaji_sim::{Outcome, Settings, run, shrink::shrink};
+use kaji_sim::{Outcome, Scenario, Settings, run, scenario::churn::MOST_HOURS, shrink::shrink};
 use serde_json::Value;
 use std::{
     collections::BTreeSet,
     fmt,
     io::{self, Write},
     path::PathBuf,
-    time::Instant,
+    str::FromStr,
+    time::{Duration, Instant},
 };
 
 /// A failure is run again so many times at most, for fewer faults.
 const SHRINK_RUNS: u32 = 60;
+
+/// What happens in a run.
+#[derive(Clone, Copy, PartialEq, ValueEnum)]
+enum Kind {
+    /// A small workload, and faults of all kinds.
+    Drawn,
+    /// Deployments and jobs that come and go all the time, and nodes that die and return.
+    Churn,
+}
+
+/// The numbers of faults that may come about.
+#[derive(Clone, Default)]
+struct Numbers(BTreeSet<u64>);
+
+impl FromStr for Numbers {
+    type Err = std::num::ParseIntError;
+
+    fn from_str(text: &str) -> Result<Numbers, Self::Err> {
+        match text {
+            "" | "none" => Ok(Numbers::default()),
+            list => list.split(',').map(str::parse).collect::<Result<_, _>>().map(Numbers),
+        }
+    }
+}
+
+impl fmt::Display for Numbers {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let numbers: Vec<String> = self.0.iter().map(u64::to_string).collect();
+        out.write_str(if numbers.is_empty() { "none" } else { "" })?;
+        out.write_str(&numbers.join(","))
+    }
+}
 
 #[derive(Args)]
 pub struct Sim {
@@ -30,9 +63,15 @@ pub struct Sim {
     /// Manifests in YAML or JSON: their objects are created at the start, in place of a drawn workload. May be given more than once.
     #[arg(long, short)]
     filename: Vec<PathBuf>,
-    /// Only these faults come about, by the numbers that a former run printed; an empty list for none.
-    #[arg(long, value_delimiter = ',', num_args = 0..)]
-    faults: Option<Vec<u64>>,
+    /// What happens.
+    #[arg(long, value_enum, default_value = "drawn", conflicts_with = "filename")]
+    scenario: Kind,
+    /// How many hours of the cluster's time a churn takes.
+    #[arg(long, default_value_t = 1, value_parser = value_parser!(u64).range(1..=MOST_HOURS))]
+    hours: u64,
+    /// Only these faults come about, by the numbers that a former run printed, separated by commas; `none` for none.
+    #[arg(long)]
+    faults: Option<Numbers>,
     /// Runs every seed twice, and compares both traces.
     #[arg(long)]
     twice: bool,
@@ -47,31 +86,38 @@ pub struct Sim {
 /// Runs the seeds.
 pub fn simulate(args: &Sim) -> Result<(), Box<dyn std::error::Error>> {
     let mut out = io::stdout().lock();
-    let (began, subject) = (Instant::now(), WholeCluster::new());
-    let (mut failed, mut writes, mut simulated) = (0, 0, 0);
+    let (began, subject) = (Instant::now(), WholeCluster);
+    let (mut failed, mut writes, mut simulated) = (0, 0, Duration::ZERO);
     let objects = manifests(&args.filename)?;
+    let scenario = match args.scenario {
+        Kind::Churn => Scenario::Churn(args.hours),
+        Kind::Drawn if objects.is_empty() => Scenario::Drawn,
+        Kind::Drawn => Scenario::Objects(objects),
+    };
     for seed in args.seed..args.seed.saturating_add(args.seeds) {
-        let allowed = args.faults.as_ref().map(|faults| faults.iter().copied().collect());
-        let settings = Settings { seed, nodes: args.nodes, allowed, objects: objects.clone() };
+        let allowed = args.faults.as_ref().map(|faults| faults.0.clone());
+        let settings = Settings { seed, nodes: args.nodes, allowed, scenario: scenario.clone() };
         let mut outcome = run(&settings, &subject)?;
         if args.twice {
             compare(&settings, &subject, &mut outcome)?;
         }
         writes += outcome.writes;
-        simulated += outcome.simulated.as_secs();
+        simulated += outcome.simulated;
         report(&mut out, args, &settings, &outcome)?;
         if !outcome.violations.is_empty() {
             failed += 1;
             if args.shrink {
-                fewer_faults(&mut out, &settings, &subject, &outcome)?;
+                fewer_faults(&mut out, args, &settings, &subject, &outcome)?;
             }
         }
     }
+    let took = began.elapsed().as_secs_f64();
     writeln!(
         out,
-        "{} seeds, {failed} failed: {writes} writes in {simulated} simulated seconds, {:.1} s",
+        "{} seeds, {failed} failed: {writes} writes in {} simulated seconds, {took:.1} s (1 s for {:.0} s)",
         args.seeds,
-        began.elapsed().as_secs_f64()
+        simulated.as_secs(),
+        simulated.as_secs_f64() / took.max(f64::MIN_POSITIVE)
     )?;
     if failed > 0 { Err(format!("{failed} seeds failed").into()) } else { Ok(()) }
 }
@@ -134,14 +180,26 @@ fn report(out: &mut dyn Write, args: &Sim, settings: &Settings, outcome: &Outcom
         )?;
     }
     if !violations.is_empty() {
-        let files: String = args.filename.iter().map(|file| format!(" -f {}", file.display())).collect();
-        writeln!(out, "  again: kaji sim --seed {} --nodes {}{files}", settings.seed, settings.nodes)?;
+        writeln!(out, "  again: {}", replay(args, settings.seed, args.faults.as_ref()))?;
     }
     Ok(())
 }
 
+/// The command that does the same again, with these faults alone if they are named.
+fn replay(args: &Sim, seed: u64, faults: Option<&Numbers>) -> String {
+    let mut command = format!("kaji sim --seed {seed} --nodes {}", args.nodes);
+    if args.scenario == Kind::Churn {
+        command += &format!(" --scenario churn --hours {}", args.hours);
+    }
+    command.extend(args.filename.iter().map(|file| format!(" -f {}", file.display())));
+    command.extend(faults.map(|faults| format!(" --faults {faults}")));
+    command
+}
+
+/// Looks for few faults with which a seed still fails, and says how to run exactly those.
 fn fewer_faults(
     out: &mut dyn Write,
+    args: &Sim,
     settings: &Settings,
     subject: &WholeCluster,
     outcome: &Outcome,
@@ -150,16 +208,59 @@ fn fewer_faults(
         let settings = Settings { allowed: Some(allowed), ..settings.clone() };
         run(&settings, subject).is_ok_and(|outcome| !outcome.violations.is_empty())
     };
-    if fails(BTreeSet::new()) {
-        writeln!(out, "  it fails without any faults: --faults ''")?;
-        return Ok(());
-    }
     let all = outcome.faults.iter().map(|fault| fault.number).collect();
-    let few = shrink(all, SHRINK_RUNS, fails);
-    let numbers: Vec<String> = few.iter().map(u64::to_string).collect();
-    writeln!(out, "  it fails with {} faults: --faults {}", few.len(), numbers.join(","))?;
-    for fault in outcome.faults.iter().filter(|fault| few.contains(&fault.number)) {
+    let few = Numbers(if fails(BTreeSet::new()) { BTreeSet::new() } else { shrink(all, SHRINK_RUNS, fails) });
+    // The same faults may come about at other calls than in the whole run.
+    let again = Settings { allowed: Some(few.0.clone()), ..settings.clone() };
+    let faults = run(&again, subject).map(|outcome| outcome.faults).unwrap_or_default();
+    writeln!(out, "  it fails with {} faults: {}", few.0.len(), replay(args, settings.seed, Some(&few)))?;
+    for fault in faults {
         writeln!(out, "    {} at {} ms: {}", fault.number, fault.at_millis, fault.text)?;
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::Parser;
+
+    #[derive(Parser)]
+    struct Program {
+        #[command(flatten)]
+        sim: Sim,
+    }
+
+    fn parsed(line: &str) -> Option<Sim> {
+        Program::try_parse_from(line.split(' ').skip(1)).ok().map(|program| program.sim)
+    }
+
+    #[test]
+    fn a_printed_command_says_the_same_again() {
+        for line in [
+            "kaji sim --seed 7 --nodes 3",
+            "kaji sim --seed 7 --nodes 5 --faults none",
+            "kaji sim --seed 7 --nodes 3 --faults 1,7,1042",
+            "kaji sim --seed 7 --nodes 500 --scenario churn --hours 2 --faults 4",
+            "kaji sim --seed 7 --nodes 3 -f a.yaml -f b.yaml --faults 4",
+        ] {
+            let args = parsed(line).unwrap();
+            assert_eq!(replay(&args, args.seed, args.faults.as_ref()), line);
+        }
+        let empty = Program::try_parse_from(["sim", "--faults", ""]).unwrap().sim;
+        assert!(empty.faults.unwrap().0.is_empty());
+    }
+
+    #[test]
+    fn refuses_what_is_no_list_of_faults_and_no_scenario() {
+        for line in [
+            "kaji sim --faults 1,x",
+            "kaji sim --faults -1",
+            "kaji sim --scenario rest",
+            "kaji sim --hours 0",
+            "kaji sim --scenario churn -f a.yaml",
+        ] {
+            assert!(parsed(line).is_none(), "{line}");
+        }
+    }
 }

@@ -34,6 +34,7 @@ use kaji_controlplane::{
 use kaji_decisions::Decisions;
 use kaji_engine::{Engine, EngineOptions};
 use kaji_history::History;
+use kaji_kubelet::simulated::ResourcePages;
 use kaji_meta::time::Clock;
 use kaji_node::network;
 use kaji_options::{
@@ -355,7 +356,10 @@ impl Bootstrapped {
         let ((stop, stopped), (leave, left)) = (watch::channel(false), watch::channel(false));
         let nodes = kubelet_client::load(&settings.options.serving.kubelets, certificates.clone())?;
         let connector = Connector::new(nodes, stopped.clone());
-        let kubelets = Kubelets { engine: Arc::downgrade(&engine), connector: connector.clone() };
+        // Without a listener of the server, simulated nodes have none either.
+        let pages = settings.options.serving.local.then(|| ResourcePages::new(settings.object_clock.clone()));
+        let kubelets =
+            Kubelets { engine: Arc::downgrade(&engine), connector: connector.clone(), simulated: pages };
         let stack = stack(
             &settings,
             engine,

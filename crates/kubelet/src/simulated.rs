@@ -17,6 +17,7 @@ mod history;
 mod listeners;
 mod metrics;
 mod nodes;
+mod pages;
 mod pods;
 mod probes;
 pub mod runtime;
@@ -26,6 +27,7 @@ pub mod step;
 mod usage;
 
 pub use fleet::{Fleet, SimulatedNode};
+pub use pages::ResourcePages;
 
 use crate::server::KubeletServerConfig;
 use kaji_runtime::{Change, Controller, Informers, Key, Shared, objects::Node};

@@ -129,3 +129,91 @@ impl Stream for InterceptedEvents {
         Poll::Ready(self.held.take().map(|(item, _)| item))
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::feed::{ObjectEvent, Selection};
+    use bytes::Bytes;
+    use futures_util::stream;
+    use std::{
+        sync::atomic::{AtomicU64, Ordering},
+        time::Duration,
+    };
+    use tokio::time::{Instant, sleep};
+
+    /// A feed of three events, and a watch that stays open.
+    struct Three;
+
+    impl ObjectFeed for Three {
+        fn list<'a>(&'a self, _: &'a str, _: &'a Collection) -> BoxFuture<'a, Result<ObjectList, Error>> {
+            Box::pin(async { Err(Error::Transport("no lists".into())) })
+        }
+
+        fn watch<'a>(
+            &'a self,
+            _: &'a str,
+            _: &'a Collection,
+            _: &'a str,
+        ) -> BoxFuture<'a, Result<ObjectEvents, Error>> {
+            let events = ["1", "2", "3"].map(|name| Ok(vec![ObjectEvent::Changed(Bytes::from(name))]));
+            Box::pin(async { Ok(stream::iter(events).chain(stream::pending()).boxed()) })
+        }
+    }
+
+    /// Holds the second event back, and ends the watch later.
+    #[derive(Default)]
+    struct Second(AtomicU64);
+
+    impl Interception for Second {
+        fn before(&self, _: &Call) -> BoxFuture<'static, Result<(), Error>> {
+            Box::pin(std::future::ready(Ok(())))
+        }
+
+        fn after(&self, _: &Call) -> BoxFuture<'static, Result<(), Error>> {
+            Box::pin(std::future::ready(Ok(())))
+        }
+
+        fn end_of_watch(&self, _: &Call) -> BoxFuture<'static, Error> {
+            Box::pin(async {
+                sleep(Duration::from_secs(60)).await;
+                Error::Transport("unexpected EOF".into())
+            })
+        }
+
+        fn delay_of_event(&self, call: &Call) -> Option<BoxFuture<'static, ()>> {
+            assert!(call.uri.starts_with("/api/v1/pods?"), "{}", call.uri);
+            let is_second = self.0.fetch_add(1, Ordering::Relaxed) == 1;
+            is_second.then(|| Box::pin(sleep(Duration::from_secs(5))) as BoxFuture<'static, ()>)
+        }
+
+        fn killed(&self, _: &[&'static str]) -> BoxFuture<'static, ()> {
+            Box::pin(std::future::pending())
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn an_event_that_is_held_back_holds_those_behind_it() {
+        let feed = InterceptedFeed::new(Arc::new(Three), Arc::new(Second::default()));
+        let collection = Collection {
+            path: "/api/v1/pods".into(),
+            selection: Selection::default(),
+            metadata_only: false,
+        };
+        let mut events = feed.watch("a", &collection, "1").await.unwrap();
+        let (began, mut seen) = (Instant::now(), vec![]);
+        while let Some(item) = events.next().await {
+            let text = match item {
+                Ok(events) => format!("{events:?}"),
+                Err(error) => error.to_string(),
+            };
+            seen.push(format!("{} s: {text}", began.elapsed().as_secs()));
+        }
+        expect_test::expect![[r#"
+            0 s: [Changed(b"1")]
+            5 s: [Changed(b"2")]
+            5 s: [Changed(b"3")]
+            60 s: transport: unexpected EOF"#]]
+        .assert_eq(&seen.join("\n"));
+    }
+}

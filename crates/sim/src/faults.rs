@@ -1,8 +1,9 @@
 //! What goes wrong between control loops and server: calls that take long, are refused, or lose their answers; watches that
-//! break off or are too old to go on; nodes that reach the server no more.
+//! break off, are too old to go on, or late; a loop that is killed between two of its writes; nodes that reach the server no more.
 //!
-//! Every fault has a number, which is that of the decision that brought it about. A run with only some of the numbers allowed
-//! makes the same decisions otherwise; [`crate::shrink`] goes by that.
+//! Every fault has a number. Those below [`FIRST_CALL`] are the disturbances of the scenario; the others are the numbers of the
+//! decisions about calls that brought them about. A run with only some of the numbers allowed makes the same decisions
+//! otherwise; [`crate::shrink`] goes by that.
 //!
 //! Invariants: faults are those that the API permits at any time; after [`Faults::end`] there are none.
 
@@ -18,7 +19,13 @@ use std::{
     sync::{Arc, Mutex, MutexGuard, PoisonError},
     time::Duration,
 };
-use tokio::time::{Instant, sleep, sleep_until};
+use tokio::{
+    sync::Notify,
+    time::{Instant, sleep, sleep_until},
+};
+
+/// The numbers of disturbances are smaller.
+pub const FIRST_CALL: u64 = 1_000;
 
 /// Drawn numbers.
 #[derive(Clone, Debug)]
@@ -57,9 +64,24 @@ pub struct Rates {
     pub slow: u64,
     /// Watches last at most so many milliseconds, half of it on average.
     pub watch_millis: u64,
+    /// Events of watches that are held back.
+    pub late_event: u64,
+    /// Writes after which the loop that made them is killed.
+    pub killed_loop: u64,
 }
 
 impl Rates {
+    /// Nothing goes wrong with calls.
+    pub const NONE: Rates = Rates {
+        conflict: 0,
+        refusal: 0,
+        lost_answer: 0,
+        slow: 0,
+        watch_millis: 0,
+        late_event: 0,
+        killed_loop: 0,
+    };
+
     /// Drawn: from a quiet network to a bad one.
     #[must_use]
     pub fn draw(dice: &Dice) -> Rates {
@@ -70,6 +92,8 @@ impl Rates {
             lost_answer: rate(&[0, 300, 30]),
             slow: rate(&[0, 300, 50]),
             watch_millis: rate(&[0, 300_000, 20_000]),
+            late_event: rate(&[0, 2_000, 200]),
+            killed_loop: rate(&[0, 1_000, 200]),
         }
     }
 }
@@ -87,11 +111,16 @@ pub struct Fault {
 
 #[derive(Debug, Default)]
 struct State {
+    /// About calls.
     decisions: u64,
     ended: bool,
     came_about: Vec<Fault>,
     /// Agents that reach the server no more, and until when.
     partitioned: BTreeMap<String, Instant>,
+    /// What kills the loops with these names.
+    loops: BTreeMap<&'static str, Arc<Notify>>,
+    /// When loops were killed that the laws have not been told of, in milliseconds.
+    killed: Vec<u64>,
 }
 
 /// See the module.
@@ -105,6 +134,10 @@ pub struct Faults {
     state: Mutex<State>,
 }
 
+/// A loop that is killed has ended within this time.
+const LONGEST_END: Duration = Duration::from_secs(60);
+/// Events are held back at most so long, in milliseconds.
+const LATEST_EVENT: u64 = 10_000;
 /// Faults that are listed at most.
 const LISTED: usize = 10_000;
 
@@ -127,6 +160,36 @@ impl Faults {
         self.state().partitioned.insert(agent.to_owned(), Instant::now() + time);
     }
 
+    /// When loops were killed since this was last called, in milliseconds since the start.
+    #[must_use]
+    pub fn take_killed(&self) -> Vec<u64> {
+        std::mem::take(&mut self.state().killed)
+    }
+
+    /// Whether a disturbance of the scenario comes about. One of several steps has one number, and is listed once.
+    pub fn disturbs(&self, number: u64, text: impl FnOnce() -> String) -> bool {
+        let mut state = self.state();
+        let allowed = self.is_allowed(number) && !state.ended;
+        if allowed && !state.came_about.iter().any(|fault| fault.number == number) {
+            self.add(&mut state, number, text());
+        }
+        allowed
+    }
+
+    fn is_allowed(&self, number: u64) -> bool {
+        self.allowed.as_ref().is_none_or(|allowed| allowed.contains(&number))
+    }
+
+    fn now_millis(&self) -> u64 {
+        u64::try_from(self.started.elapsed().as_millis()).unwrap_or(u64::MAX)
+    }
+
+    fn add(&self, state: &mut State, number: u64, text: String) {
+        if state.came_about.len() < LISTED {
+            state.came_about.push(Fault { number, at_millis: self.now_millis(), text });
+        }
+    }
+
     /// What came about.
     #[must_use]
     pub fn list(&self) -> Vec<Fault> {
@@ -141,17 +204,27 @@ impl Faults {
     fn decide(&self, times: u64, text: impl FnOnce() -> String) -> bool {
         let drawn = self.dice.once_in(times.max(1));
         let mut state = self.state();
+        let number = FIRST_CALL + state.decisions;
         state.decisions += 1;
-        let number = state.decisions;
-        let allowed = self.allowed.as_ref().is_none_or(|allowed| allowed.contains(&number));
-        if times == 0 || !drawn || state.ended || !allowed {
+        if times == 0 || !drawn || state.ended || !self.is_allowed(number) {
             return false;
         }
-        if state.came_about.len() < LISTED {
-            let at_millis = u64::try_from(self.started.elapsed().as_millis()).unwrap_or(u64::MAX);
-            state.came_about.push(Fault { number, at_millis, text: text() });
-        }
+        self.add(&mut state, number, text());
         true
+    }
+
+    /// Kills the loop that made a write, if it is time to. Then the write's answer never comes.
+    fn kills(&self, call: &Call) -> bool {
+        let loops = self.state().loops.get(&*call.agent).cloned();
+        // Events are written beside the work of a loop.
+        let kill = loops.filter(|_| call.method != Method::GET && !call.uri.contains("/events"));
+        let times = if kill.is_some() { self.rates.killed_loop } else { 0 };
+        if !self.decide(times, || format!("killed after: {} {} {}", call.agent, call.method, call.uri)) {
+            return false;
+        }
+        let now = self.now_millis();
+        self.state().killed.push(now);
+        kill.inspect(|kill| kill.notify_one()).is_some()
     }
 
     fn is_partitioned(&self, agent: &str) -> bool {
@@ -208,9 +281,10 @@ impl Interception for Faults {
         let creates_pod = call.method == Method::POST && call.uri.ends_with("/pods");
         let times = if call.method == Method::GET || creates_pod { 0 } else { self.rates.lost_answer };
         let lost = self.decide(times, || format!("answer lost: {} {} {}", call.agent, call.method, call.uri));
+        let killed = self.kills(call);
         Box::pin(async move {
-            sleep(wait).await;
-            if lost {
+            sleep(if killed { LONGEST_END } else { wait }).await;
+            if lost || killed {
                 Err(Error::Transport("connection closed before message completed".into()))
             } else {
                 Ok(())
@@ -240,5 +314,99 @@ impl Interception for Faults {
                 false => Error::Transport("unexpected EOF".into()),
             }
         })
+    }
+
+    fn delay_of_event(&self, call: &Call) -> Option<BoxFuture<'static, ()>> {
+        let about = || format!("event held back: {} {}", call.agent, call.uri);
+        // The time is drawn only for what is held back: events are many.
+        self.decide(self.rates.late_event, about).then(|| {
+            let time = Duration::from_millis(self.dice.below(LATEST_EVENT));
+            Box::pin(sleep(time)) as BoxFuture<'static, ()>
+        })
+    }
+
+    fn killed(&self, agents: &[&'static str]) -> BoxFuture<'static, ()> {
+        let kill = Arc::new(Notify::new());
+        self.state().loops.extend(agents.iter().map(|agent| (*agent, kill.clone())));
+        Box::pin(async move { kill.notified().await })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use futures_util::FutureExt;
+
+    fn always(rates: Rates, allowed: Option<BTreeSet<u64>>) -> Faults {
+        Faults::new(Dice::new(1), rates, allowed)
+    }
+
+    fn call(agent: &str, method: Method, uri: &str) -> Call {
+        Call { agent: agent.to_owned(), method, uri: uri.to_owned() }
+    }
+
+    fn numbers(faults: &Faults) -> Vec<u64> {
+        faults.list().iter().map(|fault| fault.number).collect()
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_loop_is_killed_after_a_write_of_its_own() {
+        let faults = always(Rates { killed_loop: 1, ..Rates::NONE }, None);
+        let mut killed = faults.killed(&["a-controller", "b-controller"]);
+        let pods = "/api/v1/namespaces/n/pods";
+        for (agent, method, uri) in [
+            ("kubelet/sim-1", Method::PATCH, "/api/v1/namespaces/n/pods/p/status"),
+            ("a-controller", Method::GET, pods),
+            ("a-controller", Method::POST, "/api/v1/namespaces/n/events"),
+        ] {
+            assert!(faults.after(&call(agent, method, uri)).await.is_ok());
+        }
+        assert!((&mut killed).now_or_never().is_none() && faults.take_killed().is_empty());
+        // The answer does not reach it.
+        let mut answer = faults.after(&call("b-controller", Method::DELETE, pods));
+        assert!((&mut answer).now_or_never().is_none());
+        killed.await;
+        assert_eq!(faults.take_killed().len(), 1);
+        assert_eq!(faults.list()[0].text, "killed after: b-controller DELETE /api/v1/namespaces/n/pods");
+        assert!(answer.await.is_err());
+        // The one that takes its place is another.
+        assert!(faults.killed(&["a-controller", "b-controller"]).now_or_never().is_none());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn events_are_held_back_for_a_time_that_ends() {
+        let faults = always(Rates { late_event: 1, ..Rates::NONE }, None);
+        let began = Instant::now();
+        for _ in 0..20 {
+            faults.delay_of_event(&call("a", Method::GET, "/api/v1/pods?watch=true")).unwrap().await;
+        }
+        let (most, waited) = (Duration::from_millis(20 * LATEST_EVENT), began.elapsed());
+        assert!(waited > Duration::from_secs(20) && waited < most, "{waited:?}");
+        faults.end();
+        assert!(faults.delay_of_event(&call("a", Method::GET, "/")).is_none());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn disturbances_and_calls_have_numbers_of_their_own_by_which_they_are_left_out() {
+        let rates = Rates { refusal: 1, ..Rates::NONE };
+        let run = async |allowed: Option<BTreeSet<u64>>| {
+            let faults = always(rates, allowed);
+            let mut came = vec![];
+            for number in [1, 2, 1] {
+                came.push(faults.disturbs(number, || format!("disturbance {number}")));
+            }
+            for _ in 0..2 {
+                came.push(faults.before(&call("a", Method::GET, "/")).await.is_err());
+            }
+            (came, numbers(&faults))
+        };
+        let (came, all) = run(None).await;
+        assert_eq!(came, [true; 5]);
+        assert!(all.starts_with(&[1, 2]) && all[2..].iter().all(|number| *number >= FIRST_CALL), "{all:?}");
+        // Each by itself, and none.
+        for number in &all {
+            assert_eq!(run(Some([*number].into())).await.1, [*number]);
+        }
+        assert_eq!(run(Some(BTreeSet::new())).await, (vec![false; 5], vec![]));
     }
 }

@@ -5,62 +5,47 @@
 //!
 //! Invariant: a law is checked on the store's events alone, in the order of their revisions.
 
+mod availability;
+mod bounds;
+mod budgets;
+mod placement;
 pub mod reached;
+mod restarts;
 #[cfg(test)]
 mod tests;
 
 use crate::objects::{
-    BUDGETS, DEPLOYMENTS, JOBS, Objects, PODS, QUOTAS, REPLICA_SETS, STATEFUL_SETS, at, controller,
+    DEPLOYMENTS, JOBS, Objects, PODS, QUOTAS, REPLICA_SETS, STATEFUL_SETS, at, controller,
     is_condition_true, is_deleting, is_finished, number, text, uid,
 };
+use availability::Availability;
+use bounds::{Bounds, share_up};
 use kaji_store::{Event, EventKind};
+use placement::Placement;
+use restarts::Restarts;
 use serde_json::Value;
-use std::{
-    collections::{BTreeMap, VecDeque},
-    sync::Arc,
-};
+use std::{collections::BTreeMap, sync::Arc};
 
 /// For so long a bound that was changed may still be acted on: the longest wait of a call and its retries.
 pub const WINDOW_MILLIS: u64 = 120_000;
-
-/// For so long before a restart of the loops a write of the former ones may have been sent, and for so long after it may be carried
-/// out: the longest call.
-const IN_FLIGHT_MILLIS: u64 = 10_000;
-
-/// A bound and its former values.
-#[derive(Debug, Default)]
-struct Bound(VecDeque<(u64, i64)>);
-
-impl Bound {
-    fn set(&mut self, now: u64, value: i64) {
-        if self.0.back().is_none_or(|(_, last)| *last != value) {
-            self.0.push_back((now, value));
-        }
-        // The value that held when the window began stays.
-        while self.0.get(1).is_some_and(|(since, _)| since + WINDOW_MILLIS < now) {
-            self.0.pop_front();
-        }
-    }
-
-    fn max(&self) -> i64 {
-        self.0.iter().map(|(_, value)| *value).max().unwrap_or(0)
-    }
-}
 
 /// Checks events.
 #[derive(Debug, Default)]
 pub struct Laws {
     objects: Objects,
     /// The most pods of a replica set or running pods of a job, and of a deployment's replica sets together, by uid.
-    bounds: BTreeMap<String, Bound>,
+    bounds: Bounds,
+    /// How many replicas a deployment, a replica set and a stateful set asked for lately, by uid.
+    scales: Bounds,
+    availability: Availability,
+    placement: Placement,
     /// Owners that are deleted in the foreground, and since when, by uid.
     foreground: BTreeMap<String, u64>,
     /// When an object with owners was created, by uid.
     created_at: BTreeMap<String, u64>,
     /// When a pod was last ready, by namespace and name.
     ready_at: BTreeMap<(String, String), u64>,
-    /// When the loops were last restarted.
-    restarted: Option<u64>,
+    restarts: Restarts,
 }
 
 impl Laws {
@@ -73,14 +58,22 @@ impl Laws {
     /// The loops end between any two of their writes, and begin anew. Upstream's do not know either of a pod that was created when
     /// they began, by a request of the former ones.
     pub fn loops_restarted(&mut self, now: u64) {
-        self.restarted = Some(now);
+        self.restarts.add_all(now);
+    }
+
+    /// The same of one controller.
+    pub fn loop_killed(&mut self, now: u64) {
+        self.restarts.add(now);
+    }
+
+    /// The store's disk has room again only then: what loops write meanwhile fails, and is tried again after ever longer waits.
+    pub fn disk_full_until(&mut self, at: u64) {
+        self.availability.disk_full_until(at);
     }
 
     /// Whether loops may not have known of a pod when they were restarted, and may not have seen it since.
     fn may_be_unseen(&self, now: u64, pod: &Value) -> bool {
-        let Some(restarted) = self.restarted.filter(|at| now <= at + WINDOW_MILLIS) else { return false };
-        let created = self.created_at.get(uid(pod));
-        created.is_some_and(|created| created.abs_diff(restarted) <= IN_FLIGHT_MILLIS)
+        self.created_at.get(uid(pod)).is_some_and(|created| self.restarts.may_be_unseen(now, *created))
     }
 
     /// Applies an event; the object after it, and the laws that it breaks.
@@ -102,6 +95,13 @@ impl Laws {
         if let Some(pod) = after.as_deref().filter(|_| created && key.starts_with(PODS)) {
             self.pod_created(now, pod, &mut broken);
         }
+        if key.starts_with(PODS) {
+            let step = availability::Step { now, key, before: before.as_deref(), after: after.as_deref() };
+            let known = (&self.objects, &self.scales, &self.restarts);
+            broken.extend(self.availability.follow(known, &step));
+            let unsure = self.restarts.may_miss_bindings(now);
+            broken.extend(self.placement.follow(&self.objects, &step, unsure));
+        }
         (after, broken)
     }
 
@@ -120,13 +120,17 @@ impl Laws {
             self.pod_changed(now, key, before, after, broken);
         } else if key.starts_with(REPLICA_SETS) {
             self.bound(now, after, number(after, &["spec", "replicas"]));
+            self.scaled(now, after);
             self.replica_set_changed(before, after, broken);
         } else if key.starts_with(JOBS) {
             self.bound(now, after, number(after, &["spec", "parallelism"]));
         } else if key.starts_with(DEPLOYMENTS) {
             let replicas = number(after, &["spec", "replicas"]);
             let strategy = at(after, &["spec", "strategy", "rollingUpdate"]);
-            self.bound(now, after, replicas + share(&strategy["maxSurge"], replicas));
+            self.bound(now, after, replicas + share_up(&strategy["maxSurge"], replicas));
+            self.scaled(now, after);
+        } else if key.starts_with(STATEFUL_SETS) {
+            self.scaled(now, after);
         } else if key.starts_with(QUOTAS) {
             let hard = number_of_text(text(after, &["status", "hard", "pods"]));
             let used = number_of_text(text(after, &["status", "used", "pods"]));
@@ -137,7 +141,11 @@ impl Laws {
     }
 
     fn bound(&mut self, now: u64, object: &Value, value: i64) {
-        self.bounds.entry(uid(object).to_owned()).or_default().set(now, value);
+        self.bounds.set(now, uid(object), value);
+    }
+
+    fn scaled(&mut self, now: u64, object: &Value) {
+        self.scales.set(now, uid(object), number(object, &["spec", "replicas"]));
     }
 
     fn pod_changed(
@@ -175,38 +183,9 @@ impl Laws {
             ));
         }
         if is_deleting(after) && !is_deleting(before) {
-            self.evicted(key, before, after, broken);
-        }
-    }
-
-    /// An eviction leaves as many healthy pods as the budgets ask for.
-    fn evicted(&self, key: &str, before: &Value, after: &Value, broken: &mut Vec<String>) {
-        let by_eviction = at(after, &["status", "conditions"])
-            .as_array()
-            .is_some_and(|all| all.iter().any(|condition| condition["reason"] == "EvictionByEvictionAPI"));
-        if !by_eviction || !is_condition_true(before, "Ready") {
-            return;
-        }
-        for budget in self.objects.of(BUDGETS) {
-            let (selector, least) = (&budget["spec"]["selector"], &budget["spec"]["minAvailable"]);
-            // Percentages and expressions are not looked at.
-            let Some(least) = least.as_i64().filter(|_| !selector["matchExpressions"].is_array()) else {
-                continue;
-            };
-            let covers = |pod: &Value| covers(budget, selector, pod);
-            if !covers(after) {
-                continue;
-            }
-            let healthy = self
-                .objects
-                .of(PODS)
-                .filter(|pod| covers(pod) && !is_deleting(pod) && is_condition_true(pod, "Ready"));
-            let healthy = i64::try_from(healthy.count()).unwrap_or(i64::MAX);
-            if healthy < least {
-                broken.push(format!(
-                    "{key}: its eviction leaves {healthy} healthy pods, and the budget asks for {least}"
-                ));
-            }
+            let lost: Vec<&Value> = self.availability.lost_without_eviction(now).collect();
+            let scales = (&self.scales, now);
+            broken.extend(budgets::evicted(&self.objects, scales, key, (before, after), &lost));
         }
     }
 
@@ -214,31 +193,27 @@ impl Laws {
     fn replica_set_changed(&self, before: Option<&Value>, after: &Value, broken: &mut Vec<String>) {
         let (owner, replicas) = (controller(after), number(after, &["spec", "replicas"]));
         let former = before.map_or(0, |before| number(before, &["spec", "replicas"]));
-        let Some(bound) = self.bounds.get(owner).filter(|_| replicas > former) else { return };
-        let sets = self.objects.of(REPLICA_SETS).filter(|set| controller(set) == owner);
+        let Some(most) = self.bounds.max(owner).filter(|_| replicas > former) else { return };
+        let sets = self.objects.of_controller(REPLICA_SETS, owner);
         let total: i64 = sets.map(|set| number(set, &["spec", "replicas"])).sum();
-        if total > bound.max() {
+        if total > most {
             let name = text(after, &["metadata", "name"]);
             broken.push(format!(
-                "replica set {name}: with {replicas} replicas its deployment has {total}, and may have {}",
-                bound.max()
+                "replica set {name}: with {replicas} replicas its deployment has {total}, and may have {most}"
             ));
         }
     }
 
     fn pod_created(&mut self, now: u64, pod: &Value, broken: &mut Vec<String>) {
         let (owner, name) = (controller(pod), text(pod, &["metadata", "name"]));
-        if let Some(bound) = self.bounds.get(owner) {
+        if let Some(most) = self.bounds.max(owner) {
             let active = self
                 .objects
                 .pods_of(owner)
                 .filter(|pod| !is_finished(pod) && !is_deleting(pod) && !self.may_be_unseen(now, pod));
             let active = i64::try_from(active.count()).unwrap_or(i64::MAX);
-            if active > bound.max() {
-                broken.push(format!(
-                    "pod {name}: the {active}th of its controller, which may have {}",
-                    bound.max()
-                ));
+            if active > most {
+                broken.push(format!("pod {name}: the {active}th of its controller, which may have {most}"));
             }
         }
         self.in_order(now, pod, broken);
@@ -247,7 +222,8 @@ impl Laws {
     /// Pods of an ordered stateful set follow pods that were ready.
     fn in_order(&self, now: u64, pod: &Value, broken: &mut Vec<String>) {
         let owner = controller(pod);
-        let Some(set) = self.objects.of(STATEFUL_SETS).find(|set| uid(set) == owner) else { return };
+        let set = self.objects.by_uid(owner).filter(|(key, _)| key.starts_with(STATEFUL_SETS));
+        let Some((_, set)) = set else { return };
         if text(set, &["spec", "podManagementPolicy"]) == "Parallel" {
             return;
         }
@@ -271,6 +247,8 @@ impl Laws {
     /// deletion yet.
     fn deleted(&mut self, key: &str, before: &Value, broken: &mut Vec<String>) {
         self.created_at.remove(uid(before));
+        self.bounds.forget(uid(before));
+        self.scales.forget(uid(before));
         let Some(since) = self.foreground.remove(uid(before)) else { return };
         let blocks = |object: &Value| {
             if self.created_at.get(uid(object)).is_some_and(|created| *created > since) {
@@ -287,23 +265,8 @@ impl Laws {
     }
 }
 
-/// Whether a budget's selector of labels matches a pod.
-fn covers(budget: &Value, selector: &Value, pod: &Value) -> bool {
-    let wanted = selector["matchLabels"].as_object();
-    budget["metadata"]["namespace"] == pod["metadata"]["namespace"]
-        && wanted.is_some_and(|all| all.iter().all(|(key, value)| pod["metadata"]["labels"][key] == *value))
-}
-
 fn has_finalizer(object: &Value, name: &str) -> bool {
     at(object, &["metadata", "finalizers"]).as_array().is_some_and(|all| all.iter().any(|f| f == name))
-}
-
-/// A count, or a percentage of `whole` rounded up.
-fn share(value: &Value, whole: i64) -> i64 {
-    match value.as_str().and_then(|text| text.strip_suffix('%')) {
-        Some(percent) => (whole * percent.parse::<i64>().unwrap_or(0) + 99) / 100,
-        None => value.as_i64().unwrap_or(0),
-    }
 }
 
 fn number_of_text(text: &str) -> i64 {

@@ -15,6 +15,7 @@ pub mod faults;
 pub mod laws;
 pub mod manifests;
 pub mod objects;
+pub mod panics;
 pub mod run;
 pub mod scenario;
 pub mod shrink;
@@ -22,4 +23,4 @@ pub mod store;
 pub mod trace;
 
 pub use clock::SimulatedClock;
-pub use run::{Outcome, Parts, Settings, SimulatedCluster, Subject, Violation, run};
+pub use run::{Outcome, Parts, Scenario, Settings, SimulatedCluster, Subject, Violation, run};

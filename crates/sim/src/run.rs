@@ -8,7 +8,8 @@ use crate::{
     laws::{Laws, reached},
     manifests,
     objects::{PODS, QUOTAS},
-    scenario::{Action, Step, disturbances, workload},
+    panics,
+    scenario::{Action, Step, churn::churn, disturbances, workload},
     store::{FullDisk, SimulatedStore},
     trace::Trace,
 };
@@ -62,9 +63,6 @@ pub trait Subject: Sync {
     /// # Errors
     /// Why it does not start.
     fn start(&self, parts: Parts) -> LocalBoxFuture<'_, Result<Box<dyn SimulatedCluster>, String>>;
-
-    /// How many panics there were in this process.
-    fn panics(&self) -> u64;
 }
 
 /// What to run.
@@ -76,8 +74,19 @@ pub struct Settings {
     pub nodes: u16,
     /// The faults that may come about, by number; `None` for all.
     pub allowed: Option<BTreeSet<u64>>,
-    /// Objects to create at the start, in place of a drawn workload.
-    pub objects: Vec<Value>,
+    /// What is done.
+    pub scenario: Scenario,
+}
+
+/// What is done in a run.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Scenario {
+    /// What the seed draws.
+    Drawn,
+    /// These objects are created at the start; what goes wrong is drawn.
+    Objects(Vec<Value>),
+    /// [`churn`] for so many hours; nothing goes wrong but nodes.
+    Churn(u64),
 }
 
 /// A law that was broken, or a state that was not reached.
@@ -159,10 +168,16 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 /// Follows the store.
-async fn observe(mut events: WatchStream, clock: SimulatedClock, findings: Arc<Mutex<Findings>>) {
+async fn observe(
+    mut events: WatchStream,
+    clock: SimulatedClock,
+    faults: Arc<Faults>,
+    findings: Arc<Mutex<Findings>>,
+) {
     while let Some(batch) = events.next().await {
         let now = clock.elapsed_millis();
         let mut found = lock(&findings);
+        faults.take_killed().into_iter().for_each(|at| found.laws.loop_killed(at));
         let batch = match batch {
             Ok(batch) => batch,
             Err(error) => return found.add(now, format!("the store's watch ended: {error}")),
@@ -189,16 +204,20 @@ async fn simulate(settings: &Settings, subject: &dyn Subject) -> Result<Outcome,
     let memory = Arc::new(MemoryStore::with_options(options).map_err(|error| error.to_string())?);
     let findings = Arc::new(Mutex::new(Findings::default()));
     let events = memory.watch("/registry/", 1).await.map_err(|error| error.to_string())?;
-    let observer = tokio::spawn(observe(events, clock.clone(), findings.clone()));
+    let disk = FullDisk::default();
+    let rates = match settings.scenario {
+        Scenario::Churn(_) => Rates::NONE,
+        _ => Rates::draw(&dice),
+    };
+    let faults =
+        Arc::new(Faults::new(Dice::new(settings.seed ^ 0x6661_756c_7473), rates, settings.allowed.clone()));
+    let observer = tokio::spawn(observe(events, clock.clone(), faults.clone(), findings.clone()));
     let ticking = memory.clone();
     let ticker = tokio::spawn(async move {
         while ticking.tick().await.is_ok() {
             sleep(Duration::from_millis(500)).await;
         }
     });
-    let (rates, disk) = (Rates::draw(&dice), FullDisk::default());
-    let faults =
-        Arc::new(Faults::new(Dice::new(settings.seed ^ 0x6661_756c_7473), rates, settings.allowed.clone()));
     let parts = Parts {
         clock: Arc::new(clock.clone()),
         random: Arc::new(SeededRandom::new(settings.seed ^ 0x006e_616d_6573)),
@@ -210,7 +229,8 @@ async fn simulate(settings: &Settings, subject: &dyn Subject) -> Result<Outcome,
         interception: faults.clone(),
         nodes: settings.nodes,
     };
-    let panics = subject.panics();
+    panics::count();
+    let panics = panics::counted();
     let mut run = Run {
         parts,
         subject,
@@ -225,8 +245,9 @@ async fn simulate(settings: &Settings, subject: &dyn Subject) -> Result<Outcome,
     run.work(settings).await?;
     faults.end();
     run.settle().await;
-    if subject.panics() > panics {
-        lock(&findings).add(clock.elapsed_millis(), format!("{} panics", subject.panics() - panics));
+    if panics::counted() > panics {
+        let text = format!("{} panics", panics::counted() - panics);
+        lock(&findings).add(clock.elapsed_millis(), text);
     }
     drop(run.cluster.take());
     memory.close().await;
@@ -269,20 +290,41 @@ impl Run<'_> {
     /// Does what the scenario says, in its time.
     async fn work(&mut self, settings: &Settings) -> Result<(), String> {
         let begin = Instant::now() + Duration::from_secs(5);
-        if let Some(cluster) = &self.cluster {
-            for object in &settings.objects {
-                manifests::create(&cluster.client(), object).await?;
-            }
-        }
-        let mut steps = if settings.objects.is_empty() { workload(&self.dice) } else { vec![] };
-        steps.extend(disturbances(&self.dice, settings.nodes));
-        steps.sort_by_key(|step| step.at_millis);
-        for Step { at_millis, action } in steps {
+        for Step { at_millis, fault, action } in self.steps(settings).await? {
             sleep_until(begin + Duration::from_millis(at_millis)).await;
-            self.act(action).await?;
+            if fault.is_none_or(|number| self.faults.disturbs(number, || format!("{action:?}"))) {
+                self.act(action).await?;
+            }
         }
         sleep(AFTERMATH).await;
         Ok(())
+    }
+
+    /// What is done, in the order of time; a scenario of objects begins with their creation.
+    async fn steps(&self, settings: &Settings) -> Result<Vec<Step>, String> {
+        let nodes = settings.nodes;
+        let mut steps = match &settings.scenario {
+            Scenario::Churn(hours) => churn(&self.dice, nodes, *hours),
+            Scenario::Drawn => workload(&self.dice, nodes),
+            Scenario::Objects(objects) => {
+                for object in objects {
+                    self.create(object).await?;
+                }
+                vec![]
+            }
+        };
+        if !matches!(settings.scenario, Scenario::Churn(_)) {
+            steps.extend(disturbances(&self.dice, nodes));
+        }
+        steps.sort_by_key(|step| step.at_millis);
+        Ok(steps)
+    }
+
+    async fn create(&self, object: &Value) -> Result<(), String> {
+        match &self.cluster {
+            Some(cluster) => manifests::create(&cluster.client(), object).await,
+            None => Ok(()),
+        }
     }
 
     async fn act(&mut self, action: Action) -> Result<(), String> {
@@ -290,14 +332,20 @@ impl Run<'_> {
             Action::Create(path, object) => {
                 self.expect(Method::POST, path, "application/json", &object).await
             }
-            Action::Patch(path, patch) => {
-                self.expect(Method::PATCH, &path, "application/merge-patch+json", &patch).await;
+            Action::CreateServed(object) => {
+                self.wait_for_room().await;
+                if let Err(error) = self.create(&object).await {
+                    self.fail(error);
+                }
             }
+            Action::Patch(path, patch) => self.patch(&path, &patch).await,
             Action::Delete(path, policy) => {
                 let options = json!({"propagationPolicy": policy});
                 self.expect(Method::DELETE, &path, "application/json", &options).await;
             }
             Action::Evict(app) => self.evict(&app).await,
+            Action::NodeDown(node, failure) => self.annotate(&node, &json!(failure)).await,
+            Action::NodeUp(node) => self.annotate(&node, &Value::Null).await,
             Action::Partition(node, seconds) => {
                 self.faults.partition(&format!("kubelet/{node}"), Duration::from_secs(seconds));
             }
@@ -312,10 +360,24 @@ impl Run<'_> {
                 self.start().await?;
                 self.loops_restarted();
             }
-            Action::FullDisk(seconds) => self.disk.fill(Duration::from_secs(seconds)),
+            Action::FullDisk(seconds) => {
+                self.disk.fill(Duration::from_secs(seconds));
+                let until = self.clock.elapsed_millis() + seconds * 1_000;
+                lock(&self.findings).laws.disk_full_until(until);
+            }
             Action::ClockStep(seconds) => self.clock.step(seconds * 1_000),
         }
         Ok(())
+    }
+
+    async fn patch(&self, path: &str, patch: &Value) {
+        self.expect(Method::PATCH, path, "application/merge-patch+json", patch).await;
+    }
+
+    /// Says of a node how it is down, or with null that it is up.
+    async fn annotate(&self, node: &str, value: &Value) {
+        let patch = json!({"metadata": {"annotations": {"sim.kaji.dev/down": value}}});
+        self.patch(&format!("/api/v1/nodes/{node}"), &patch).await;
     }
 
     fn loops_restarted(&self) {

@@ -1,8 +1,17 @@
 //! What happens in a run, and when: what a user does, and what befalls machines and processes. Drawn from the seed.
 //!
-//! Invariant: names are unique in a scenario, and every object that is patched or deleted was created in an earlier step.
+//! Invariants:
+//! - Names are unique in a scenario, and every object that is patched or deleted was created in an earlier step.
+//! - A step that is a fault has a number below [`FIRST_CALL`], by which it can be left out; the end of a fault has that of its
+//!   beginning.
 
-use crate::faults::Dice;
+mod apps;
+mod batch;
+pub mod churn;
+mod custom;
+mod scheduling;
+
+use crate::faults::{Dice, FIRST_CALL};
 use serde_json::{Value, json};
 
 /// What is done in a step.
@@ -10,12 +19,18 @@ use serde_json::{Value, json};
 pub enum Action {
     /// Creates an object; its path is that of the collection.
     Create(&'static str, Value),
+    /// Creates a custom resource, as soon as its kind is served.
+    CreateServed(Value),
     /// Patches an object (merge patch).
     Patch(String, Value),
     /// Deletes an object with a propagation policy.
     Delete(String, &'static str),
     /// Evicts a pod that a budget's selector matches.
     Evict(String),
+    /// A node is down, as `sim.kaji.dev/down` says it.
+    NodeDown(String, &'static str),
+    /// A node is up again.
+    NodeUp(String),
     /// A node reaches the server no more, for so many seconds.
     Partition(String, u64),
     /// The processes of the control loops are killed and started again.
@@ -33,8 +48,16 @@ pub enum Action {
 pub struct Step {
     /// When.
     pub at_millis: u64,
+    /// The number of the fault that it is, or ends.
+    pub fault: Option<u64>,
     /// What.
     pub action: Action,
+}
+
+impl Step {
+    fn new(at_millis: u64, action: Action) -> Step {
+        Step { at_millis, fault: None, action }
+    }
 }
 
 const NAMESPACE: &str = "default";
@@ -42,24 +65,41 @@ const DEPLOYMENTS: &str = "/apis/apps/v1/namespaces/default/deployments";
 const STATEFUL_SETS: &str = "/apis/apps/v1/namespaces/default/statefulsets";
 const DAEMON_SETS: &str = "/apis/apps/v1/namespaces/default/daemonsets";
 const JOBS: &str = "/apis/batch/v1/namespaces/default/jobs";
+const CRON_JOBS: &str = "/apis/batch/v1/namespaces/default/cronjobs";
 const BUDGETS: &str = "/apis/policy/v1/namespaces/default/poddisruptionbudgets";
 const QUOTAS: &str = "/api/v1/namespaces/default/resourcequotas";
+const AUTOSCALERS: &str = "/apis/autoscaling/v2/namespaces/default/horizontalpodautoscalers";
+const PRIORITY_CLASSES: &str = "/apis/scheduling.k8s.io/v1/priorityclasses";
+const POD_GROUPS: &str = "/apis/scheduling.k8s.io/v1beta1/namespaces/default/podgroups";
+const DEFINITIONS: &str = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions";
 
-/// Draws what a user does.
+/// Draws what a user does with so many nodes.
 #[must_use]
-pub fn workload(dice: &Dice) -> Vec<Step> {
+pub fn workload(dice: &Dice, nodes: u16) -> Vec<Step> {
     let mut steps = vec![];
     if dice.once_in(3) {
-        steps.push(Step { at_millis: 0, action: quota(20 + dice.below(20)) });
+        steps.push(Step::new(0, quota(20 + dice.below(20))));
+    }
+    // One fills the nodes; two would never fit.
+    let full = dice.once_in(4);
+    if full {
+        scheduling::preemption(dice, nodes, "p", dice.below(60_000), &mut steps);
     }
     for index in 0..2 + dice.below(4) {
         let begin = dice.below(60_000);
-        match dice.below(6) {
-            0..=1 => deployment(dice, &format!("d{index}"), begin, &mut steps),
-            2 => stateful_set(dice, &format!("s{index}"), begin, &mut steps),
-            3 => daemon_set(dice, &format!("e{index}"), begin, &mut steps),
-            4 => job(dice, &format!("j{index}"), begin, &mut steps),
-            _ => budgeted(dice, &format!("b{index}"), begin, &mut steps),
+        match dice.below(16) {
+            0..=2 => apps::deployment(dice, &format!("d{index}"), begin, &mut steps),
+            3..=4 => apps::stateful_set(dice, &format!("s{index}"), begin, &mut steps),
+            5 => apps::daemon_set(dice, &format!("e{index}"), begin, &mut steps),
+            6 => batch::job(dice, &format!("j{index}"), begin, &mut steps),
+            7 => batch::cron_job(dice, &format!("c{index}"), begin, &mut steps),
+            8..=9 => apps::budgeted(dice, &format!("b{index}"), begin, &mut steps),
+            10 => apps::autoscaled(dice, &format!("h{index}"), begin, &mut steps),
+            11 => apps::with_claims(dice, &format!("v{index}"), begin, &mut steps),
+            12 => scheduling::spread(dice, nodes, &format!("t{index}"), begin, &mut steps),
+            13 => scheduling::apart(dice, nodes, &format!("a{index}"), begin, &mut steps),
+            14 => scheduling::gang(dice, &format!("g{index}"), begin, &mut steps),
+            _ => custom::resources(dice, &format!("x{index}"), begin, &mut steps),
         }
     }
     steps
@@ -68,28 +108,45 @@ pub fn workload(dice: &Dice) -> Vec<Step> {
 /// Draws what happens to machines and processes, in the first minutes.
 #[must_use]
 pub fn disturbances(dice: &Dice, nodes: u16) -> Vec<Step> {
-    let mut steps = vec![];
+    let mut drawn = vec![];
     for _ in 0..dice.below(3) {
-        steps.push(Step { at_millis: dice.below(240_000), action: Action::RestartLoops });
+        drawn.push(vec![(dice.below(240_000), Action::RestartLoops)]);
     }
     if dice.once_in(3) {
-        steps.push(Step { at_millis: dice.below(240_000), action: Action::RestartServer });
+        drawn.push(vec![(dice.below(240_000), Action::RestartServer)]);
     }
+    let node = || format!("sim-{}", 1 + dice.below(u64::from(nodes)));
     if nodes > 1 && dice.once_in(4) {
-        let node = format!("sim-{}", 1 + dice.below(u64::from(nodes)));
-        let action = Action::Partition(node, 20 + dice.below(600));
-        steps.push(Step { at_millis: dice.below(180_000), action });
+        let action = Action::Partition(node(), 20 + dice.below(600));
+        drawn.push(vec![(dice.below(180_000), action)]);
+    }
+    if nodes > 1 && dice.once_in(3) {
+        for _ in 0..1 + dice.below(2) {
+            let (node, at) = (node(), 10_000 + dice.below(180_000));
+            let failure = if dice.once_in(2) { "crashed" } else { "unreachable" };
+            let back = at + 5_000 + 1_000 * dice.below(600);
+            drawn.push(vec![(at, Action::NodeDown(node.clone(), failure)), (back, Action::NodeUp(node))]);
+        }
     }
     if dice.once_in(5) {
         let action = Action::FullDisk(1 + dice.below(90));
-        steps.push(Step { at_millis: dice.below(240_000), action });
+        drawn.push(vec![(dice.below(240_000), action)]);
     }
     for _ in 0..dice.below(3) {
         let seconds = i64::try_from(dice.below(120)).unwrap_or(0);
         let action = Action::ClockStep(if dice.once_in(2) { -(seconds / 4) } else { seconds });
-        steps.push(Step { at_millis: dice.below(240_000), action });
+        drawn.push(vec![(dice.below(240_000), action)]);
     }
-    steps
+    numbered(drawn)
+}
+
+/// Steps of faults, each fault with a number.
+fn numbered(faults: Vec<Vec<(u64, Action)>>) -> Vec<Step> {
+    let numbers = 1..FIRST_CALL;
+    let steps = numbers.zip(faults).flat_map(|(number, steps)| {
+        steps.into_iter().map(move |(at_millis, action)| Step { at_millis, fault: Some(number), action })
+    });
+    steps.collect()
 }
 
 fn template(name: &str, image: &str) -> Value {
@@ -117,82 +174,7 @@ fn deletion(dice: &Dice, path: String, at: &mut u64, steps: &mut Vec<Step>) {
     if dice.once_in(3) {
         let policies = ["Foreground", "Background"];
         let policy = policies[usize::try_from(dice.below(2)).unwrap_or(0)];
-        steps.push(Step { at_millis: later(dice, at), action: Action::Delete(path, policy) });
-    }
-}
-
-fn deployment(dice: &Dice, name: &str, begin: u64, steps: &mut Vec<Step>) {
-    let (surge, unavailable) = (dice.below(3), dice.below(2));
-    let spec = json!({"replicas": 1 + dice.below(8), "strategy": {"type": "RollingUpdate", "rollingUpdate":
-        {"maxSurge": surge.max(u64::from(unavailable == 0)), "maxUnavailable": unavailable}}});
-    let object = workload_object("apps/v1", "Deployment", name, &spec);
-    steps.push(Step { at_millis: begin, action: Action::Create(DEPLOYMENTS, object) });
-    let (path, mut at) = (format!("{DEPLOYMENTS}/{name}"), begin);
-    for _ in 0..dice.below(5) {
-        let patch = match dice.below(3) {
-            0 => json!({"spec": {"replicas": dice.below(10)}}),
-            1 => json!({"spec": {"template": template(name, &format!("image:{}", dice.below(4)))}}),
-            _ => json!({"spec": {"paused": dice.once_in(2)}}),
-        };
-        steps.push(Step { at_millis: later(dice, &mut at), action: Action::Patch(path.clone(), patch) });
-    }
-    let resumed = json!({"spec": {"paused": false}});
-    steps.push(Step { at_millis: later(dice, &mut at), action: Action::Patch(path.clone(), resumed) });
-    deletion(dice, path, &mut at, steps);
-}
-
-fn stateful_set(dice: &Dice, name: &str, begin: u64, steps: &mut Vec<Step>) {
-    let policy = if dice.once_in(2) { "OrderedReady" } else { "Parallel" };
-    let spec = json!({"replicas": 1 + dice.below(5), "serviceName": name, "podManagementPolicy": policy});
-    let object = workload_object("apps/v1", "StatefulSet", name, &spec);
-    steps.push(Step { at_millis: begin, action: Action::Create(STATEFUL_SETS, object) });
-    let (path, mut at) = (format!("{STATEFUL_SETS}/{name}"), begin);
-    for _ in 0..dice.below(4) {
-        let patch = match dice.below(2) {
-            0 => json!({"spec": {"replicas": dice.below(6)}}),
-            _ => json!({"spec": {"template": template(name, &format!("image:{}", dice.below(4)))}}),
-        };
-        steps.push(Step { at_millis: later(dice, &mut at), action: Action::Patch(path.clone(), patch) });
-    }
-    deletion(dice, path, &mut at, steps);
-}
-
-fn daemon_set(dice: &Dice, name: &str, begin: u64, steps: &mut Vec<Step>) {
-    let object = workload_object("apps/v1", "DaemonSet", name, &json!({}));
-    steps.push(Step { at_millis: begin, action: Action::Create(DAEMON_SETS, object) });
-    let (path, mut at) = (format!("{DAEMON_SETS}/{name}"), begin);
-    if dice.once_in(2) {
-        let patch = json!({"spec": {"template": template(name, "image:2")}});
-        steps.push(Step { at_millis: later(dice, &mut at), action: Action::Patch(path.clone(), patch) });
-    }
-    deletion(dice, path, &mut at, steps);
-}
-
-fn job(dice: &Dice, name: &str, begin: u64, steps: &mut Vec<Step>) {
-    let mut template = template(name, "image:1");
-    template["metadata"]["annotations"] = json!({"sim.kaji.dev/exit-after": format!("{}s", dice.below(20))});
-    template["spec"]["restartPolicy"] = json!("Never");
-    let completions = 1 + dice.below(8);
-    let object = json!({"apiVersion": "batch/v1", "kind": "Job", "metadata": {"name": name, "namespace": NAMESPACE},
-        "spec": {"parallelism": 1 + dice.below(4), "completions": completions, "template": template}});
-    steps.push(Step { at_millis: begin, action: Action::Create(JOBS, object) });
-    let mut at = begin;
-    deletion(dice, format!("{JOBS}/{name}"), &mut at, steps);
-}
-
-fn budgeted(dice: &Dice, name: &str, begin: u64, steps: &mut Vec<Step>) {
-    let replicas = 2 + dice.below(5);
-    let object = workload_object("apps/v1", "Deployment", name, &json!({"replicas": replicas}));
-    steps.push(Step { at_millis: begin, action: Action::Create(DEPLOYMENTS, object) });
-    let spec =
-        json!({"minAvailable": 1 + dice.below(replicas - 1), "selector": {"matchLabels": {"app": name}}});
-    let budget = json!({"apiVersion": "policy/v1", "kind": "PodDisruptionBudget",
-        "metadata": {"name": name, "namespace": NAMESPACE}, "spec": spec});
-    steps.push(Step { at_millis: begin, action: Action::Create(BUDGETS, budget) });
-    let mut at = begin + 10_000;
-    for _ in 0..dice.below(8) {
-        at += dice.below(3_000);
-        steps.push(Step { at_millis: at, action: Action::Evict(name.to_owned()) });
+        steps.push(Step::new(later(dice, at), Action::Delete(path, policy)));
     }
 }
 
@@ -211,7 +193,7 @@ mod tests {
         for seed in 0..200 {
             let draw = || {
                 let dice = Dice::new(seed);
-                (workload(&dice), disturbances(&dice, 3))
+                (workload(&dice, 3), disturbances(&dice, 3))
             };
             assert_eq!(draw(), draw());
             assert!(draw().0.len() >= 2);
@@ -222,7 +204,7 @@ mod tests {
     fn objects_exist_before_they_are_changed() {
         for seed in 0..200 {
             let mut paths = std::collections::BTreeSet::new();
-            let mut steps = workload(&Dice::new(seed));
+            let mut steps = workload(&Dice::new(seed), 3);
             steps.sort_by_key(|step| step.at_millis);
             for step in steps {
                 match step.action {
@@ -230,11 +212,34 @@ mod tests {
                         let name = object["metadata"]["name"].as_str().unwrap();
                         assert!(paths.insert(format!("{collection}/{name}")), "{name} twice");
                     }
+                    Action::CreateServed(object) => {
+                        let name = object["metadata"]["name"].as_str().unwrap();
+                        assert!(paths.contains(&format!("{DEFINITIONS}/{}", custom::definition_of(&object))));
+                        assert!(paths.insert(format!("{}/{name}", custom::path_of(&object))), "{name} twice");
+                    }
                     Action::Patch(path, _) => assert!(paths.contains(&path), "{path}"),
                     Action::Delete(path, _) => assert!(paths.remove(&path), "{path}"),
                     _ => {}
                 }
             }
         }
+    }
+
+    #[test]
+    fn a_node_that_is_down_comes_up_again_and_both_are_one_fault() {
+        let mut ups = 0;
+        for seed in 0..200 {
+            let steps = disturbances(&Dice::new(seed), 3);
+            let numbers: Vec<u64> = steps.iter().filter_map(|step| step.fault).collect();
+            assert!(numbers.iter().all(|number| (1..FIRST_CALL).contains(number)), "{numbers:?}");
+            for step in &steps {
+                let Action::NodeDown(node, _) = &step.action else { continue };
+                let up = Action::NodeUp(node.clone());
+                let up = steps.iter().find(|other| other.action == up && other.fault == step.fault).unwrap();
+                assert!(up.at_millis > step.at_millis);
+                ups += 1;
+            }
+        }
+        assert!(ups > 20, "{ups}");
     }
 }

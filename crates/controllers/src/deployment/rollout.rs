@@ -270,6 +270,10 @@ impl<'a> Rollout<'a> {
         if most <= 0 {
             return false;
         }
+        // Pods that go already are still in a status from before the last scaling. Upstream waits for the next one, too.
+        if old.iter().any(|&i| self.sets[i].seen.status.available_replicas > self.sets[i].replicas) {
+            return false;
+        }
         let mut down = 0;
         for &i in &old {
             let set = &self.sets[i];

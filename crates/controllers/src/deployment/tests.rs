@@ -238,6 +238,16 @@ fn scales_down_unhealthy_old_pods_first() {
     expect!["Scaled down replica set web-a from 4 to 2"].assert_eq(&scaling(&plan(d, sets, &[])));
 }
 
+/// The old set was scaled from four to three, and its controller is slow: one of four available pods goes already.
+#[test]
+fn counts_no_pods_that_go_already_as_available() {
+    let mut d = deployment(4, "i:2");
+    d["spec"]["strategy"]["rollingUpdate"] = json!({"maxSurge": 1, "maxUnavailable": 1});
+    let sets = |available| vec![set("old", "i:1", 100, 3, available, 4), set("new", "i:2", 50, 2, 1, 4)];
+    assert_eq!(scaling(&plan(d.clone(), sets(4), &[])), "");
+    expect!["Scaled down replica set web-old from 3 to 2"].assert_eq(&scaling(&plan(d, sets(3), &[])));
+}
+
 #[test]
 fn scales_without_rollout_while_paused() {
     let mut d = deployment(3, "i:2");

@@ -1,13 +1,13 @@
 //! Whole clusters in a simulation: seeds break no law.
 
 use kaji::simulation::WholeCluster;
-use kaji_sim::{Outcome, Settings, run};
+use kaji_sim::{Outcome, Scenario, Settings, run};
 use serde_json::json;
 use std::collections::BTreeSet;
 
 fn outcome(seed: u64, allowed: Option<BTreeSet<u64>>) -> Outcome {
-    let settings = Settings { seed, nodes: 3, allowed, objects: vec![] };
-    run(&settings, &WholeCluster::new()).unwrap()
+    let settings = Settings { seed, nodes: 3, allowed, scenario: Scenario::Drawn };
+    run(&settings, &WholeCluster).unwrap()
 }
 
 #[test]
@@ -38,12 +38,12 @@ fn objects_of_a_user_are_created_in_place_of_a_drawn_workload() {
     });
     let shop = json!({"apiVersion": "example.com/v1", "kind": "Shop", "metadata": {"name": "a", "namespace": "default"}});
     let objects = vec![definition, shop.clone()];
-    let settings = Settings { seed: 1, nodes: 1, allowed: None, objects };
-    let outcome = run(&settings, &WholeCluster::new()).unwrap();
+    let settings = Settings { seed: 1, nodes: 1, allowed: None, scenario: Scenario::Objects(objects) };
+    let outcome = run(&settings, &WholeCluster).unwrap();
     assert_eq!(outcome.violations, []);
     assert!(outcome.trace.iter().any(|line| line.contains("create /registry/example.com/shops/default/a")));
-    let missing = Settings { objects: vec![shop], ..settings };
-    let refused = run(&missing, &WholeCluster::new()).unwrap_err();
+    let missing = Settings { scenario: Scenario::Objects(vec![shop]), ..settings };
+    let refused = run(&missing, &WholeCluster).unwrap_err();
     assert!(refused.starts_with("\"Shop\" \"a\": ") && refused.contains("404"), "{refused}");
 }
 

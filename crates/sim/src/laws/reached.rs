@@ -1,8 +1,9 @@
 //! What a cluster must have reached by itself, some time after faults and changes have ended.
 
 use crate::objects::{
-    DAEMON_SETS, DEPLOYMENTS, JOBS, NODES, Objects, PODS, QUOTAS, REPLICA_SETS, STATEFUL_SETS, at,
-    controller, is_condition_true, is_deleting, is_finished, number, text, uid,
+    AUTOSCALERS, CLAIMS, CRON_JOBS, DAEMON_SETS, DEFINITIONS, DEPLOYMENTS, JOBS, NODES, Objects, PODS,
+    QUOTAS, REPLICA_SETS, STATEFUL_SETS, at, controller, is_condition_true, is_deleting, is_finished, number,
+    text, uid,
 };
 use serde_json::Value;
 use std::{collections::BTreeSet, sync::Arc};
@@ -18,14 +19,77 @@ pub fn missing(objects: &Objects) -> Vec<String> {
     }
     orphans(objects, &mut missing);
     quotas(objects, &mut missing);
+    custom(objects, &mut missing);
     for node in objects.of(NODES).filter(|node| !is_condition_true(node, "Ready")) {
         missing.push(format!("node {} is not ready", text(node, &["metadata", "name"])));
     }
     // Workloads beyond a quota are short of pods for good.
     if objects.of(QUOTAS).next().is_none() {
         workloads(objects, &mut missing);
+        others(objects, &mut missing);
     }
     missing
+}
+
+/// The custom resources of the scenario's group.
+const CUSTOM: &str = "/registry/example.com/";
+
+/// Custom resources without their definition.
+fn custom(objects: &Objects, missing: &mut Vec<String>) {
+    let defined: BTreeSet<&str> =
+        objects.of(DEFINITIONS).map(|object| text(object, &["spec", "names", "plural"])).collect();
+    for (key, _) in objects.all() {
+        let plural = key.strip_prefix(CUSTOM).and_then(|rest| rest.split('/').next());
+        if plural.is_some_and(|plural| !defined.contains(plural)) {
+            missing.push(format!("{key}: it has outlived its definition"));
+        }
+    }
+}
+
+/// Claims, cron jobs and autoscalers.
+fn others(objects: &Objects, missing: &mut Vec<String>) {
+    for claim in objects.of(CLAIMS).filter(|claim| text(claim, &["status", "phase"]) != "Bound") {
+        missing.push(format!("claim {} is not bound", text(claim, &["metadata", "name"])));
+    }
+    for cron_job in objects.of(CRON_JOBS) {
+        let active = at(cron_job, &["status", "active"]).as_array().map_or(0, Vec::len);
+        if active > 0 {
+            missing
+                .push(format!("cron job {}: {active} jobs are active", text(cron_job, &["metadata", "name"])));
+        }
+    }
+    objects.of(AUTOSCALERS).for_each(|scaler| autoscaled(objects, scaler, missing));
+}
+
+/// Whether a deployment has as many replicas as the utilization of processors asks for, which the annotation of its pods says.
+/// Within a tenth of the target an autoscaler leaves it alone.
+fn autoscaled(objects: &Objects, scaler: &Value, missing: &mut Vec<String>) {
+    let name = text(scaler, &["spec", "scaleTargetRef", "name"]);
+    let target = objects.of(DEPLOYMENTS).find(|object| text(object, &["metadata", "name"]) == name);
+    let Some(deployment) = target else { return };
+    let template = at(deployment, &["spec", "template"]);
+    let used = millis(at(template, &["metadata", "annotations", "sim.kaji.dev/cpu-usage"]));
+    let asked = millis(&template["spec"]["containers"][0]["resources"]["requests"]["cpu"]);
+    let wanted = &scaler["spec"]["metrics"][0]["resource"]["target"]["averageUtilization"];
+    let (Some(used), Some(asked), Some(wanted)) = (used, asked, wanted.as_i64()) else { return };
+    let replicas = number(deployment, &["spec", "replicas"]);
+    let percent = 100 * used / asked.max(1);
+    if (percent - wanted).abs() * 10 <= wanted {
+        return;
+    }
+    let (least, most) = (number(scaler, &["spec", "minReplicas"]), number(scaler, &["spec", "maxReplicas"]));
+    let right = ((replicas * percent + wanted - 1) / wanted.max(1)).clamp(least, most);
+    if right != replicas {
+        missing.push(format!(
+            "autoscaler {}: {replicas} replicas at {percent} % of {wanted} %",
+            text(scaler, &["metadata", "name"])
+        ));
+    }
+}
+
+/// Thousandths of processors, of `250m`.
+fn millis(amount: &Value) -> Option<i64> {
+    amount.as_str()?.strip_suffix('m')?.parse().ok()
 }
 
 /// Objects with owners, none of which exists.
@@ -56,13 +120,12 @@ fn workloads(objects: &Objects, missing: &mut Vec<String>) {
     for (kind, object) in replicated {
         let (name, replicas) = (text(object, &["metadata", "name"]), number(object, &["spec", "replicas"]));
         let sets: BTreeSet<&str> = objects
-            .of(REPLICA_SETS)
-            .filter(|set| controller(set) == uid(object))
+            .of_controller(REPLICA_SETS, uid(object))
             .map(|set| uid(set))
             .chain([uid(object)])
             .collect();
         let count = |ready: bool| {
-            let pods = objects.of(PODS).filter(|pod| sets.contains(controller(pod)));
+            let pods = sets.iter().flat_map(|set| objects.pods_of(set));
             i64::try_from(pods.filter(|pod| !ready || is_condition_true(pod, "Ready")).count())
                 .unwrap_or(i64::MAX)
         };

@@ -1,9 +1,13 @@
 //! Fixtures of laws that hold and of laws that are broken.
 
+mod availability;
+mod placement;
+
 use super::*;
 use expect_test::expect;
 use kaji_store::KeyValue;
 use serde_json::json;
+use std::collections::BTreeMap;
 
 /// A write, or with null a deletion.
 fn event(key: &str, version: u64, object: &Value) -> Event {
