@@ -36,7 +36,8 @@ fn simulated(engine: &Engine, pages: &ResourcePages, node: &Value) -> Result<Byt
     let name = object::name(node);
     let pods = engine.list(&GroupResource::new("", "pods"), None);
     let pods = pods.iter().filter(|pod| pod["spec"]["nodeName"] == name);
-    let pods: Vec<Pod> = pods.map(|pod| serde_json::from_value((**pod).clone())).collect::<Result<_, _>>().map_err(failed)?;
+    let pods: Vec<Pod> =
+        pods.map(|pod| serde_json::from_value((**pod).clone())).collect::<Result<_, _>>().map_err(failed)?;
     let page = pages.page(&serde_json::from_value::<Node>(node.clone()).map_err(failed)?, &pods);
     page.map(Bytes::from).ok_or_else(|| PageError(format!("node {name} is down")))
 }
@@ -51,11 +52,7 @@ impl NodePages for Kubelets {
         engine.list(&nodes(), None).iter().map(|node| object::name(node).to_owned()).collect()
     }
 
-    fn page<'a>(
-        &'a self,
-        node: &'a str,
-        timeout: Duration,
-    ) -> BoxFuture<'a, Result<Bytes, PageError>> {
+    fn page<'a>(&'a self, node: &'a str, timeout: Duration) -> BoxFuture<'a, Result<Bytes, PageError>> {
         Box::pin(async move {
             let failed = |status: Status| PageError(status.message);
             let engine = self.engine.upgrade().ok_or_else(|| PageError("the server ends".into()))?;

@@ -195,11 +195,8 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn an_event_that_is_held_back_holds_those_behind_it() {
         let feed = InterceptedFeed::new(Arc::new(Three), Arc::new(Second::default()));
-        let collection = Collection {
-            path: "/api/v1/pods".into(),
-            selection: Selection::default(),
-            metadata_only: false,
-        };
+        let collection =
+            Collection { path: "/api/v1/pods".into(), selection: Selection::default(), metadata_only: false };
         let mut events = feed.watch("a", &collection, "1").await.unwrap();
         let (began, mut seen) = (Instant::now(), vec![]);
         while let Some(item) = events.next().await {

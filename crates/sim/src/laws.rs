@@ -15,8 +15,8 @@ mod restarts;
 mod tests;
 
 use crate::objects::{
-    DEPLOYMENTS, JOBS, Objects, PODS, QUOTAS, REPLICA_SETS, STATEFUL_SETS, at, controller,
-    is_condition_true, is_deleting, is_finished, number, text, uid,
+    DEPLOYMENTS, JOBS, Objects, PODS, QUOTAS, REPLICA_SETS, STATEFUL_SETS, at, controller, is_condition_true,
+    is_deleting, is_finished, number, text, uid,
 };
 use availability::Availability;
 use bounds::{Bounds, share_up};

@@ -161,11 +161,7 @@ impl Objects {
     }
 
     /// The objects of a resource with this controller, in the order of their keys.
-    pub fn of_controller<'a>(
-        &'a self,
-        prefix: &'a str,
-        uid: &str,
-    ) -> impl Iterator<Item = &'a Arc<Value>> {
+    pub fn of_controller<'a>(&'a self, prefix: &'a str, uid: &str) -> impl Iterator<Item = &'a Arc<Value>> {
         let keys = self.controlled.get(uid).into_iter().flatten().filter(move |key| key.starts_with(prefix));
         keys.filter_map(|key| self.all.get(key))
     }

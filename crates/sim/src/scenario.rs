@@ -200,28 +200,53 @@ mod tests {
         }
     }
 
+    /// Checks that what is patched and deleted is there; how many objects there were at once at most.
+    fn follow(mut steps: Vec<Step>) -> usize {
+        let (mut paths, mut most) = (std::collections::BTreeSet::new(), 0);
+        steps.sort_by_key(|step| step.at_millis);
+        for step in steps {
+            match step.action {
+                Action::Create(collection, object) => {
+                    let name = object["metadata"]["name"].as_str().unwrap();
+                    assert!(paths.insert(format!("{collection}/{name}")), "{name} twice");
+                }
+                Action::CreateServed(object) => {
+                    let name = object["metadata"]["name"].as_str().unwrap();
+                    assert!(paths.contains(&format!("{DEFINITIONS}/{}", custom::definition_of(&object))));
+                    assert!(paths.insert(format!("{}/{name}", custom::path_of(&object))), "{name} twice");
+                }
+                Action::Patch(path, _) => assert!(paths.contains(&path), "{path}"),
+                Action::Delete(path, _) => assert!(paths.remove(&path), "{path}"),
+                _ => {}
+            }
+            most = most.max(paths.iter().filter(|path| path.starts_with(DEPLOYMENTS)).count());
+        }
+        most
+    }
+
     #[test]
     fn objects_exist_before_they_are_changed() {
-        for seed in 0..200 {
-            let mut paths = std::collections::BTreeSet::new();
-            let mut steps = workload(&Dice::new(seed), 3);
-            steps.sort_by_key(|step| step.at_millis);
-            for step in steps {
-                match step.action {
-                    Action::Create(collection, object) => {
-                        let name = object["metadata"]["name"].as_str().unwrap();
-                        assert!(paths.insert(format!("{collection}/{name}")), "{name} twice");
-                    }
-                    Action::CreateServed(object) => {
-                        let name = object["metadata"]["name"].as_str().unwrap();
-                        assert!(paths.contains(&format!("{DEFINITIONS}/{}", custom::definition_of(&object))));
-                        assert!(paths.insert(format!("{}/{name}", custom::path_of(&object))), "{name} twice");
-                    }
-                    Action::Patch(path, _) => assert!(paths.contains(&path), "{path}"),
-                    Action::Delete(path, _) => assert!(paths.remove(&path), "{path}"),
-                    _ => {}
+        let mut kinds = std::collections::BTreeSet::new();
+        for seed in 0..400 {
+            let steps = workload(&Dice::new(seed), 3);
+            for step in &steps {
+                if let Action::Create(path, _) = step.action {
+                    kinds.insert(path);
                 }
             }
+            follow(steps);
+        }
+        assert_eq!(kinds.len(), 11, "{kinds:?}");
+    }
+
+    #[test]
+    fn a_churn_has_some_deployments_at_once_and_changes_them_all_the_time() {
+        for seed in 0..10 {
+            let steps = churn::churn(&Dice::new(seed), 500, 1);
+            assert!(steps.len() > 600 && steps.iter().all(|step| step.at_millis < 4_300_000));
+            assert!(steps.iter().filter(|step| matches!(step.action, Action::NodeDown(..))).count() > 30);
+            let most = follow(steps);
+            assert!((25..=50).contains(&most), "{most}");
         }
     }
 

@@ -50,4 +50,7 @@ fn objects_of_a_user_are_created_in_place_of_a_drawn_workload() {
 #[test]
 fn faults_that_are_not_allowed_do_not_come_about() {
     assert_eq!(outcome(2, Some(BTreeSet::new())).faults, []);
+    // One of machines and processes, and nothing else.
+    let faults = outcome(3, Some([1].into())).faults;
+    assert_eq!(faults.iter().map(|fault| fault.number).collect::<Vec<_>>(), [1]);
 }

@@ -51,7 +51,8 @@ mod tests {
     fn a_node_shows_what_its_pods_use_unless_it_is_down() {
         let pages = ResourcePages::new(Arc::new(VirtualClock::default()));
         let node = |annotations| {
-            let metadata = json!({"name": "a", "annotations": annotations, "creationTimestamp": "2026-01-01T00:00:00Z"});
+            let metadata =
+                json!({"name": "a", "annotations": annotations, "creationTimestamp": "2026-01-01T00:00:00Z"});
             serde_json::from_value::<Node>(json!({"metadata": metadata})).unwrap()
         };
         let pod = json!({

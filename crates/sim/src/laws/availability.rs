@@ -136,13 +136,7 @@ impl Availability {
         lost.filter(counts).map(|lost| &lost.pod)
     }
 
-    fn judge(
-        &self,
-        known: Known<'_>,
-        now: u64,
-        (key, root): (&str, &Value),
-        pod: &Value,
-    ) -> Option<String> {
+    fn judge(&self, known: Known<'_>, now: u64, (key, root): (&str, &Value), pod: &Value) -> Option<String> {
         let (objects, scales, restarts) = known;
         if number(root, &["spec", "minReadySeconds"]) > 0 {
             return None;
@@ -160,7 +154,8 @@ impl Availability {
             return None;
         };
         let available = objects.pods_below(uid(root)).filter(|pod| is_available(pod)).count();
-        let available = i64::try_from(available + self.lost_of(now, uid(root), restarts).count()).unwrap_or(i64::MAX);
+        let available =
+            i64::try_from(available + self.lost_of(now, uid(root), restarts).count()).unwrap_or(i64::MAX);
         let name = text(root, &["metadata", "name"]);
         (available < least)
             .then(|| format!("its deletion leaves {name} {available} available pods, and {least} must stay"))

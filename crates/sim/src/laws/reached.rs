@@ -2,8 +2,7 @@
 
 use crate::objects::{
     AUTOSCALERS, CLAIMS, CRON_JOBS, DAEMON_SETS, DEFINITIONS, DEPLOYMENTS, JOBS, NODES, Objects, PODS,
-    QUOTAS, REPLICA_SETS, STATEFUL_SETS, at, controller, is_condition_true, is_deleting, is_finished, number,
-    text, uid,
+    QUOTAS, REPLICA_SETS, STATEFUL_SETS, at, is_condition_true, is_deleting, is_finished, number, text, uid,
 };
 use serde_json::Value;
 use std::{collections::BTreeSet, sync::Arc};
@@ -54,8 +53,10 @@ fn others(objects: &Objects, missing: &mut Vec<String>) {
     for cron_job in objects.of(CRON_JOBS) {
         let active = at(cron_job, &["status", "active"]).as_array().map_or(0, Vec::len);
         if active > 0 {
-            missing
-                .push(format!("cron job {}: {active} jobs are active", text(cron_job, &["metadata", "name"])));
+            missing.push(format!(
+                "cron job {}: {active} jobs are active",
+                text(cron_job, &["metadata", "name"])
+            ));
         }
     }
     objects.of(AUTOSCALERS).for_each(|scaler| autoscaled(objects, scaler, missing));

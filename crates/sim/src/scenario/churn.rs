@@ -66,10 +66,7 @@ fn job(dice: &Dice, next: &mut u64) -> Action {
     let spec = json!({"parallelism": 10, "completions": 10 + dice.below(40), "template": template,
         "ttlSecondsAfterFinished": 300});
     let metadata = json!({"name": name, "namespace": NAMESPACE});
-    Action::Create(
-        JOBS,
-        json!({"apiVersion": "batch/v1", "kind": "Job", "metadata": metadata, "spec": spec}),
-    )
+    Action::Create(JOBS, json!({"apiVersion": "batch/v1", "kind": "Job", "metadata": metadata, "spec": spec}))
 }
 
 /// Nodes that die and return.

@@ -4,7 +4,7 @@
 
 use super::{Action, DEFINITIONS, NAMESPACE, Step, later};
 use crate::faults::Dice;
-use serde_json::{Value, json};
+use serde_json::json;
 
 const GROUP: &str = "example.com";
 
@@ -40,14 +40,14 @@ pub(super) fn resources(dice: &Dice, name: &str, begin: u64, steps: &mut Vec<Ste
 
 /// The name of a custom resource's definition.
 #[cfg(test)]
-pub(super) fn definition_of(object: &Value) -> String {
+pub(super) fn definition_of(object: &serde_json::Value) -> String {
     let name = object["kind"].as_str().unwrap_or_default().trim_start_matches("Kind");
     format!("{name}s.{GROUP}")
 }
 
 /// The path of a custom resource's collection.
 #[cfg(test)]
-pub(super) fn path_of(object: &Value) -> String {
+pub(super) fn path_of(object: &serde_json::Value) -> String {
     let name = object["kind"].as_str().unwrap_or_default().trim_start_matches("Kind");
     format!("/apis/{GROUP}/v1/namespaces/{NAMESPACE}/{name}s")
 }

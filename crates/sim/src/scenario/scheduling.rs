@@ -61,7 +61,8 @@ pub(super) fn spread(dice: &Dice, nodes: u16, name: &str, begin: u64, steps: &mu
 
 /// Pods of which each has a node of its own.
 pub(super) fn apart(dice: &Dice, nodes: u16, name: &str, begin: u64, steps: &mut Vec<Step>) {
-    let term = json!({"topologyKey": "kubernetes.io/hostname", "labelSelector": {"matchLabels": {"app": name}}});
+    let term =
+        json!({"topologyKey": "kubernetes.io/hostname", "labelSelector": {"matchLabels": {"app": name}}});
     let affinity = json!({"podAntiAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [term]}});
     let replicas = 1 + dice.below(u64::from(nodes));
     replicated(dice, name, &json!({"affinity": affinity}), replicas, begin, steps);

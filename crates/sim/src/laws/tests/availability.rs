@@ -168,10 +168,8 @@ fn a_stateful_set_replaces_one_pod_after_the_other() {
     };
     let mut ordered = start("OrderedReady", Value::Null);
     assert_eq!(ordered.delete(LATER, "s-2", "s"), "");
-    expect![[
-        r#"/registry/core/pods/n/s-1: deleted while ["s-2"] are not available, and 1 may not be"#
-    ]]
-    .assert_eq(&ordered.delete(LATER, "s-1", "s"));
+    expect![[r#"/registry/core/pods/n/s-1: deleted while ["s-2"] are not available, and 1 may not be"#]]
+        .assert_eq(&ordered.delete(LATER, "s-1", "s"));
     // In parallel, those before it are not looked at.
     let unready = |followed: &mut Followed| {
         followed.put(LATER, &key("s-0"), &pod("s-0", "s", "x", false));

@@ -37,7 +37,8 @@ fn a_node_has_room_for_what_is_bound_to_it() {
 fn pods_that_keep_apart_have_nodes_of_their_own() {
     let apart = |name: &str, node: &str| {
         let mut pod = pod(name, "o", node, false);
-        let term = json!({"topologyKey": "kubernetes.io/hostname", "labelSelector": {"matchLabels": {"app": "o"}}});
+        let term =
+            json!({"topologyKey": "kubernetes.io/hostname", "labelSelector": {"matchLabels": {"app": "o"}}});
         pod["spec"]["affinity"] =
             json!({"podAntiAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [term]}});
         pod
@@ -45,8 +46,10 @@ fn pods_that_keep_apart_have_nodes_of_their_own() {
     let (a, b) = (key("a"), key("b"));
     let events = |node| [(0, &*a, apart("a", "x")), (1, &*b, apart("b", "")), (2, &*b, apart("b", node))];
     assert_eq!(check(&events("y")), "");
-    expect![[r#"/registry/core/pods/n/b: bound to x, beside /registry/core/pods/n/a, from which it keeps apart"#]]
-        .assert_eq(&check(&events("x")));
+    expect![[
+        r#"/registry/core/pods/n/b: bound to x, beside /registry/core/pods/n/a, from which it keeps apart"#
+    ]]
+    .assert_eq(&check(&events("x")));
 }
 
 /// A scheduler that was killed had a binding on its way, of which its successor does not know.
