@@ -1,9 +1,9 @@
 //! `kaji sim`: runs seeds of the simulation, and says how to run the ones that fail again.
 
-use clap::{Args, ValueEnum, value_parser};
+use clap::{Args, ValueEnum};
 use kaji::simulation::WholeCluster;
 use kaji_files::yaml;
-use kaji_sim::{Outcome, Scenario, Settings, run, scenario::churn::MOST_HOURS, shrink::shrink};
+use kaji_sim::{Outcome, Scenario, Settings, run, scenario::churn::LONGEST, shrink::shrink};
 use serde_json::Value;
 use std::{
     collections::BTreeSet,
@@ -49,6 +49,12 @@ impl fmt::Display for Numbers {
     }
 }
 
+fn hours(text: &str) -> Result<f64, String> {
+    let hours: f64 = text.parse().map_err(|error| format!("{error}"))?;
+    let most = LONGEST.as_secs_f64() / 3600.0;
+    if hours > 0.0 && hours <= most { Ok(hours) } else { Err(format!("not in 0..={most}")) }
+}
+
 #[derive(Args)]
 pub struct Sim {
     /// The first seed.
@@ -66,9 +72,9 @@ pub struct Sim {
     /// What happens.
     #[arg(long, value_enum, default_value = "drawn", conflicts_with = "filename")]
     scenario: Kind,
-    /// How many hours of the cluster's time a churn takes.
-    #[arg(long, default_value_t = 1, value_parser = value_parser!(u64).range(1..=MOST_HOURS))]
-    hours: u64,
+    /// How many hours of the cluster's time a churn takes, such as 0.5.
+    #[arg(long, default_value_t = 1.0, value_parser = hours)]
+    hours: f64,
     /// Only these faults come about, by the numbers that a former run printed, separated by commas; `none` for none.
     #[arg(long)]
     faults: Option<Numbers>,
@@ -90,7 +96,7 @@ pub fn simulate(args: &Sim) -> Result<(), Box<dyn std::error::Error>> {
     let (mut failed, mut writes, mut simulated) = (0, 0, Duration::ZERO);
     let objects = manifests(&args.filename)?;
     let scenario = match args.scenario {
-        Kind::Churn => Scenario::Churn(args.hours),
+        Kind::Churn => Scenario::Churn(Duration::from_secs_f64(args.hours * 3600.0)),
         Kind::Drawn if objects.is_empty() => Scenario::Drawn,
         Kind::Drawn => Scenario::Objects(objects),
     };
@@ -242,6 +248,7 @@ mod tests {
             "kaji sim --seed 7 --nodes 5 --faults none",
             "kaji sim --seed 7 --nodes 3 --faults 1,7,1042",
             "kaji sim --seed 7 --nodes 500 --scenario churn --hours 2 --faults 4",
+            "kaji sim --seed 7 --nodes 500 --scenario churn --hours 0.25",
             "kaji sim --seed 7 --nodes 3 -f a.yaml -f b.yaml --faults 4",
         ] {
             let args = parsed(line).unwrap();
@@ -258,6 +265,8 @@ mod tests {
             "kaji sim --faults -1",
             "kaji sim --scenario rest",
             "kaji sim --hours 0",
+            "kaji sim --hours NaN",
+            "kaji sim --hours 1e9",
             "kaji sim --scenario churn -f a.yaml",
         ] {
             assert!(parsed(line).is_none(), "{line}");

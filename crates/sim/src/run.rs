@@ -85,8 +85,8 @@ pub enum Scenario {
     Drawn,
     /// These objects are created at the start; what goes wrong is drawn.
     Objects(Vec<Value>),
-    /// [`churn`] for so many hours; nothing goes wrong but nodes.
-    Churn(u64),
+    /// [`churn`] for so long; nothing goes wrong but nodes.
+    Churn(Duration),
 }
 
 /// A law that was broken, or a state that was not reached.
@@ -304,7 +304,7 @@ impl Run<'_> {
     async fn steps(&self, settings: &Settings) -> Result<Vec<Step>, String> {
         let nodes = settings.nodes;
         let mut steps = match &settings.scenario {
-            Scenario::Churn(hours) => churn(&self.dice, nodes, *hours),
+            Scenario::Churn(time) => churn(&self.dice, nodes, *time),
             Scenario::Drawn => workload(&self.dice, nodes),
             Scenario::Objects(objects) => {
                 for object in objects {

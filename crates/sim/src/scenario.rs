@@ -242,7 +242,7 @@ mod tests {
     #[test]
     fn a_churn_has_some_deployments_at_once_and_changes_them_all_the_time() {
         for seed in 0..10 {
-            let steps = churn::churn(&Dice::new(seed), 500, 1);
+            let steps = churn::churn(&Dice::new(seed), 500, std::time::Duration::from_secs(3_600));
             assert!(steps.len() > 600 && steps.iter().all(|step| step.at_millis < 4_300_000));
             assert!(steps.iter().filter(|step| matches!(step.action, Action::NodeDown(..))).count() > 30);
             let most = follow(steps);

@@ -3,7 +3,7 @@
 use kaji::simulation::WholeCluster;
 use kaji_sim::{Outcome, Scenario, Settings, run};
 use serde_json::json;
-use std::collections::BTreeSet;
+use std::{collections::BTreeSet, time::Duration};
 
 fn outcome(seed: u64, allowed: Option<BTreeSet<u64>>) -> Outcome {
     let settings = Settings { seed, nodes: 3, allowed, scenario: Scenario::Drawn };
@@ -45,6 +45,14 @@ fn objects_of_a_user_are_created_in_place_of_a_drawn_workload() {
     let missing = Settings { scenario: Scenario::Objects(vec![shop]), ..settings };
     let refused = run(&missing, &WholeCluster).unwrap_err();
     assert!(refused.starts_with("\"Shop\" \"a\": ") && refused.contains("404"), "{refused}");
+}
+
+#[test]
+fn a_busy_cluster_comes_to_rest() {
+    let scenario = Scenario::Churn(Duration::from_secs(60));
+    let outcome = run(&Settings { seed: 1, nodes: 5, allowed: None, scenario }, &WholeCluster).unwrap();
+    assert_eq!(outcome.violations, []);
+    assert!(outcome.writes > 500, "{} writes", outcome.writes);
 }
 
 #[test]

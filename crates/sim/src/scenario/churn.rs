@@ -5,6 +5,7 @@
 use super::{Action, DEPLOYMENTS, JOBS, NAMESPACE, Step, numbered, template, workload_object};
 use crate::faults::Dice;
 use serde_json::json;
+use std::time::Duration;
 
 /// Deployments at once.
 const MOST: usize = 50;
@@ -13,12 +14,12 @@ const PAUSE: u64 = 4_000;
 /// Between two deaths of nodes.
 const DEATHS: u64 = 60_000;
 /// A longer churn than this has more deaths of nodes than faults have numbers.
-pub const MOST_HOURS: u64 = 10;
+pub const LONGEST: Duration = Duration::from_secs(10 * 3_600);
 
-/// What happens on so many nodes in so many hours.
+/// What happens on so many nodes in a time of at most [`LONGEST`].
 #[must_use]
-pub fn churn(dice: &Dice, nodes: u16, hours: u64) -> Vec<Step> {
-    let end = hours.clamp(1, MOST_HOURS) * 3_600_000;
+pub fn churn(dice: &Dice, nodes: u16, time: Duration) -> Vec<Step> {
+    let end = u64::try_from(time.min(LONGEST).as_millis()).unwrap_or(0);
     let mut steps = vec![];
     let (mut live, mut at, mut next) = (vec![], 0, 0_u64);
     while at < end {
