@@ -87,6 +87,8 @@ pub fn is_condition_true(object: &Value, kind: &str) -> bool {
     conditions.iter().any(|condition| condition["type"] == kind && condition["status"] == "True")
 }
 
+/// Owners above a pod that are followed.
+const OWNERS: usize = 4;
 /// Not kept: they are many, and no law is about them.
 const EVENTS: &[&str] = &["/registry/core/events/", "/registry/events.k8s.io/"];
 
@@ -175,8 +177,19 @@ impl Objects {
     /// `None` for an object without a controller, and where one on the way is gone or being deleted.
     #[must_use]
     pub fn root(&self, object: &Value) -> Option<(&str, &Value)> {
-        let (key, owner) = self.by_uid(controller(object)).filter(|(_, owner)| !is_deleting(owner))?;
-        if controller(owner).is_empty() { Some((key, &**owner)) } else { self.root(owner) }
+        let owner = |object: &Value| {
+            let (key, owner) = self.by_uid(controller(object)).filter(|(_, owner)| !is_deleting(owner))?;
+            Some((key, &**owner))
+        };
+        let mut root = owner(object)?;
+        // A circle of owners has no end.
+        for _ in 0..OWNERS {
+            if controller(root.1).is_empty() {
+                return Some(root);
+            }
+            root = owner(root.1)?;
+        }
+        None
     }
 
     /// The pods that a root scales, in the order of their replica sets.

@@ -45,10 +45,13 @@ fn custom(objects: &Objects, missing: &mut Vec<String>) {
     }
 }
 
-/// Claims, cron jobs and autoscalers.
+/// Claims, cron jobs, jobs that are deleted after their end, and autoscalers.
 fn others(objects: &Objects, missing: &mut Vec<String>) {
     for claim in objects.of(CLAIMS).filter(|claim| text(claim, &["status", "phase"]) != "Bound") {
         missing.push(format!("claim {} is not bound", text(claim, &["metadata", "name"])));
+    }
+    for job in objects.of(JOBS).filter(|job| !job["spec"]["ttlSecondsAfterFinished"].is_null()) {
+        missing.push(format!("job {} is not deleted yet", text(job, &["metadata", "name"])));
     }
     for cron_job in objects.of(CRON_JOBS) {
         let active = at(cron_job, &["status", "active"]).as_array().map_or(0, Vec::len);

@@ -48,7 +48,7 @@ impl Followed {
 
     fn deployment(surge: &Value, unavailable: &Value) -> Followed {
         let owners = [(DEPLOYMENT, deployment(4, surge, unavailable)), (SET, replica_set())];
-        Followed::new(&owners, "r", &["a", "b", "c", "d"])
+        Followed::new(&owners, "r", &["a", "b", "c", "f"])
     }
 
     fn put(&mut self, at: u64, key: &str, object: &Value) -> String {
@@ -126,7 +126,7 @@ fn what_a_user_asked_for_lately_may_still_be_acted_on() {
 fn owners_that_go_take_their_pods_along() {
     let mut followed = Followed::deployment(&json!(0), &json!(1));
     followed.put(LATER, DEPLOYMENT, &Value::Null);
-    for name in ["a", "b", "c", "d"] {
+    for name in ["a", "b", "c", "f"] {
         assert_eq!(followed.delete(LATER, name, "r"), "");
     }
     let mut followed = Followed::deployment(&json!(0), &json!(1));
@@ -217,9 +217,9 @@ fn budgets_in_percent_are_rounded_up_as_upstreams() {
         let mut followed = Followed::deployment(&json!(1), &json!(0));
         let mut spec = bound.clone();
         spec["selector"] = json!({"matchLabels": {"app": "r"}});
-        let budget = json!({"metadata": {"name": "b", "namespace": "n", "uid": "b"}, "spec": spec});
+        let budget = json!({"metadata": {"name": "b", "namespace": "n", "uid": "budget"}, "spec": spec});
         followed.put(0, "/registry/policy/poddisruptionbudgets/n/b", &budget);
-        for (gone, name) in ["a", "b", "c", "d"].into_iter().enumerate() {
+        for (gone, name) in ["a", "b", "c", "f"].into_iter().enumerate() {
             let evicted = deleted(pod(name, "r", "x", true), Some("EvictionByEvictionAPI"));
             let broken = followed.put(LATER, &key(name), &evicted);
             assert_eq!(broken.is_empty(), 3 - gone >= rest, "{bound}: {broken}");
@@ -231,7 +231,7 @@ fn budgets_in_percent_are_rounded_up_as_upstreams() {
 fn a_budget_counts_what_was_lost_otherwise_until_that_is_seen() {
     for (at, lost) in [(LATER + 1_000, true), (LATER + WINDOW_MILLIS + 1_000, false)] {
         let mut followed = Followed::deployment(&json!(1), &json!(2));
-        let budget = json!({"metadata": {"name": "b", "namespace": "n", "uid": "b"},
+        let budget = json!({"metadata": {"name": "b", "namespace": "n", "uid": "budget"},
             "spec": {"minAvailable": 3, "selector": {"matchLabels": {"app": "r"}}}});
         followed.put(0, "/registry/policy/poddisruptionbudgets/n/b", &budget);
         followed.put(LATER, &key("a"), &pod("a", "r", "x", false));
