@@ -1,5 +1,5 @@
 //! A controller that a simulation may kill between any two of its writes, and that begins anew, as it does in a controller
-//! manager whose process is killed. The others go on.
+//! manager when its process is killed. The others go on.
 //!
 //! Invariant: nothing of the killed one is left when its successor begins: that reads with informers of its own.
 

@@ -3,14 +3,13 @@
 use clap::{Args, ValueEnum};
 use kaji::simulation::WholeCluster;
 use kaji_files::yaml;
-use kaji_sim::{Outcome, Scenario, Settings, run, scenario::churn::LONGEST, shrink::shrink};
+use kaji_sim::{Numbers, Outcome, Scenario, Settings, run, scenario::churn::LONGEST, shrink::shrink};
 use serde_json::Value;
 use std::{
     collections::BTreeSet,
     fmt,
     io::{self, Write},
     path::PathBuf,
-    str::FromStr,
     time::{Duration, Instant},
 };
 
@@ -24,29 +23,6 @@ enum Kind {
     Drawn,
     /// Deployments and jobs that come and go all the time, and nodes that die and return.
     Churn,
-}
-
-/// The numbers of faults that may come about.
-#[derive(Clone, Default)]
-struct Numbers(BTreeSet<u64>);
-
-impl FromStr for Numbers {
-    type Err = std::num::ParseIntError;
-
-    fn from_str(text: &str) -> Result<Numbers, Self::Err> {
-        match text {
-            "" | "none" => Ok(Numbers::default()),
-            list => list.split(',').map(str::parse).collect::<Result<_, _>>().map(Numbers),
-        }
-    }
-}
-
-impl fmt::Display for Numbers {
-    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let numbers: Vec<String> = self.0.iter().map(u64::to_string).collect();
-        out.write_str(if numbers.is_empty() { "none" } else { "" })?;
-        out.write_str(&numbers.join(","))
-    }
 }
 
 fn hours(text: &str) -> Result<f64, String> {

@@ -14,6 +14,7 @@ pub mod clock;
 pub mod faults;
 pub mod laws;
 pub mod manifests;
+pub mod numbers;
 pub mod objects;
 pub mod panics;
 pub mod run;
@@ -23,4 +24,5 @@ pub mod store;
 pub mod trace;
 
 pub use clock::SimulatedClock;
+pub use numbers::Numbers;
 pub use run::{Outcome, Parts, Scenario, Settings, SimulatedCluster, Subject, Violation, run};

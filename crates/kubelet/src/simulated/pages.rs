@@ -1,4 +1,4 @@
-//! `/metrics/resource` of simulated nodes that have no listener, for the server in whose process they are.
+//! `/metrics/resource` of simulated nodes that have no listener, for the server in their process.
 //!
 //! Invariant: a node that is down shows nothing.
 
@@ -9,7 +9,7 @@ use kaji_runtime::objects::{Node, Pod};
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// Nodes whose meters are kept.
+/// The most nodes with meters.
 const MOST: usize = 65_536;
 
 /// The meters of nodes.

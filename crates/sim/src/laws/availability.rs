@@ -6,7 +6,7 @@
 //!
 //! Invariants:
 //! - A deletion is a controller's if the pod has no `DisruptionTarget` condition, and all its owners stay.
-//! - Nothing is judged while a full disk delays the statuses by which controllers count.
+//! - Nothing is checked while a full disk delays the statuses by which controllers count.
 //! - Sets with `minReadySeconds` are not looked at: here available means ready.
 
 use super::{
@@ -103,7 +103,7 @@ impl Availability {
         let taken = is_taken_by_controller(pod, step.after);
         let broken = match root {
             Some(root) if taken && since + SEEN_READY_MILLIS < now && !self.is_disk_late(now) => {
-                self.judge(known, now, root, pod)
+                self.check(known, now, root, pod)
             }
             _ => None,
         };
@@ -136,14 +136,14 @@ impl Availability {
         lost.filter(counts).map(|lost| &lost.pod)
     }
 
-    fn judge(&self, known: Known<'_>, now: u64, (key, root): (&str, &Value), pod: &Value) -> Option<String> {
+    fn check(&self, known: Known<'_>, now: u64, (key, root): (&str, &Value), pod: &Value) -> Option<String> {
         let (objects, scales, restarts) = known;
         if number(root, &["spec", "minReadySeconds"]) > 0 {
             return None;
         }
         let replicas = scales.min(now, uid(root)).unwrap_or(0);
         if key.starts_with(STATEFUL_SETS) {
-            return self.judge_ordinals(known, now, (root, replicas), pod);
+            return self.check_ordinals(known, now, (root, replicas), pod);
         }
         let least = if key.starts_with(DEPLOYMENTS) {
             least_of_deployment(root, replicas)?
@@ -163,7 +163,7 @@ impl Availability {
 
     /// In a stateful set a pod goes only if the others are available, but for `maxUnavailable`. In parallel without that, those before
     /// it are not looked at.
-    fn judge_ordinals(
+    fn check_ordinals(
         &self,
         (objects, _, restarts): Known<'_>,
         now: u64,

@@ -67,7 +67,7 @@ fn ordered(dice: &Dice, name: &str, object: Value, begin: u64, steps: &mut Vec<S
     deletion(dice, path, &mut at, steps);
 }
 
-/// A stateful set whose pods have volumes of the default class.
+/// A stateful set of pods with volumes of the default class.
 pub(super) fn with_claims(dice: &Dice, name: &str, begin: u64, steps: &mut Vec<Step>) {
     let retention = |dice: &Dice| pick(dice, &[json!("Retain"), json!("Delete")]);
     let claim = json!({"metadata": {"name": "data"}, "spec": {"accessModes": ["ReadWriteOnce"],
@@ -119,7 +119,7 @@ pub(super) fn budgeted(dice: &Dice, name: &str, begin: u64, steps: &mut Vec<Step
     }
 }
 
-/// A deployment whose pods use so much of what they request, and which is scaled by that.
+/// A deployment that is scaled by how much its pods use of what they request.
 pub(super) fn autoscaled(dice: &Dice, name: &str, begin: u64, steps: &mut Vec<Step>) {
     let annotated = |dice: &Dice| {
         let usage = pick(dice, &["2m", "4m", "8m", "15m", "30m"].map(Value::from));

@@ -22,7 +22,7 @@ fn replica_set() -> Value {
     json!({"metadata": {"name": "r", "uid": "r", "ownerReferences": [{"uid": "d", "controller": true}]}, "spec": {"replicas": 4}})
 }
 
-/// A pod whose deletion has begun, for this reason if there is one.
+/// A pod with a deletion that has begun, for this reason if there is one.
 fn deleted(mut pod: Value, reason: Option<&str>) -> Value {
     pod["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z".into();
     if let (Some(reason), Some(conditions)) = (reason, pod["status"]["conditions"].as_array_mut()) {
@@ -135,7 +135,7 @@ fn owners_that_go_take_their_pods_along() {
 }
 
 #[test]
-fn nothing_is_judged_while_statuses_are_late_after_a_full_disk() {
+fn nothing_is_checked_while_statuses_are_late_after_a_full_disk() {
     let mut followed = Followed::deployment(&json!(1), &json!(0));
     followed.0.disk_full_until(LATER);
     assert_eq!(followed.delete(LATER + 1, "a", "r"), "");
