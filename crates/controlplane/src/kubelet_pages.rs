@@ -23,11 +23,23 @@ const MAX_PAGE: usize = 4 << 20;
 /// The kubelets of all nodes.
 pub struct Kubelets {
     /// Where their Nodes are.
-    pub engine: Weak<Engine>,
+    engine: Weak<Engine>,
     /// Opens connections to nodes.
-    pub connector: Arc<Connector>,
-    /// The pages of nodes without a listener, where none has one.
-    pub simulated: Option<ResourcePages>,
+    connector: Arc<Connector>,
+    /// The pages of nodes without a listener.
+    simulated: Option<ResourcePages>,
+}
+
+impl Kubelets {
+    /// Those of the nodes in an engine. With `simulated` none of them has a listener.
+    #[must_use]
+    pub fn new(
+        engine: &Arc<Engine>,
+        connector: &Arc<Connector>,
+        simulated: Option<ResourcePages>,
+    ) -> Kubelets {
+        Kubelets { engine: Arc::downgrade(engine), connector: connector.clone(), simulated }
+    }
 }
 
 /// The page of a node of this process.

@@ -358,8 +358,7 @@ impl Bootstrapped {
         let connector = Connector::new(nodes, stopped.clone());
         // Without a listener of the server, simulated nodes have none either.
         let pages = settings.options.serving.local.then(|| ResourcePages::new(settings.object_clock.clone()));
-        let kubelets =
-            Kubelets { engine: Arc::downgrade(&engine), connector: connector.clone(), simulated: pages };
+        let kubelets = Kubelets::new(&engine, &connector, pages);
         let stack = stack(
             &settings,
             engine,
