@@ -82,6 +82,10 @@ pub trait Reconciler: Send + Sync + 'static {
 
     /// The writes that turn the observed state into the desired one.
     fn reconcile(&self, view: &View, key: &Key, cx: &Cx<'_>) -> Plan;
+
+    /// What became of a write of a key's plan: the object as it is now, or the error. For objects that no informer has, and that are
+    /// updated from what the server returned the last time.
+    fn written(&self, _key: &Key, _write: &Write, _outcome: Result<&Value, &Error>) {}
 }
 
 type Ready = Box<dyn Fn() -> BoxFuture<'static, ()> + Send + Sync>;
@@ -113,14 +117,23 @@ impl Controller {
 
     /// Reads a resource. `keys` maps a change to keys; its view has the resources that were added before this one.
     pub fn reads<T: Projection>(
+        self,
+        keys: impl Fn(&Change<T>, &View) -> Vec<Key> + Send + Sync + 'static,
+    ) -> Self {
+        self.reads_after(Duration::ZERO, keys)
+    }
+
+    /// The same, with keys that wait for so long, so that one reconcile has further changes too.
+    pub fn reads_after<T: Projection>(
         mut self,
+        wait: Duration,
         keys: impl Fn(&Change<T>, &View) -> Vec<Key> + Send + Sync + 'static,
     ) -> Self {
         let informer = self.informers.get::<T>();
         let (queue, earlier) = (self.queue.clone(), Arc::<[Source]>::from(&self.sources[..]));
         informer.handle(move |change| {
             let view = View::present(earlier.clone());
-            keys(change, &view).into_iter().for_each(|key| queue.add(key));
+            keys(change, &view).into_iter().for_each(|key| queue.add_after(key, wait));
         });
         let source = informer.clone();
         self.sources.push(Source::new(move || source.snapshot()));
@@ -295,7 +308,9 @@ impl Worker {
 
     async fn step(&self, key: &Key, step: Step, client: &Client) -> Result<(), Failure> {
         let target = step.write.target().clone();
-        match self.write(&step.write, client).await {
+        let outcome = self.write(&step.write, client).await;
+        self.controller.reconciler.written(key, &step.write, outcome.as_ref());
+        match outcome {
             Ok(response) => {
                 if let Some(event) = step.on_success {
                     let name =

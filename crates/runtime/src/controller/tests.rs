@@ -16,6 +16,8 @@ type Decide = Box<dyn Fn(&View, &Key, &Cx<'_>) -> Plan + Send + Sync>;
 struct Scripted {
     decide: Decide,
     calls: mpsc::UnboundedSender<(String, Vec<u16>)>,
+    /// What became of each write: its object's revision, or the error's code.
+    outcomes: mpsc::UnboundedSender<String>,
 }
 
 impl Reconciler for Scripted {
@@ -28,12 +30,21 @@ impl Reconciler for Scripted {
         self.calls.send((key.name.to_string(), codes)).unwrap();
         (self.decide)(view, key, cx)
     }
+
+    fn written(&self, key: &Key, write: &Write, outcome: Result<&Value, &Error>) {
+        let outcome = match outcome {
+            Ok(object) => format!("revision {}", object["metadata"]["resourceVersion"]),
+            Err(error) => format!("error {:?}", error.code()),
+        };
+        self.outcomes.send(format!("{key} {} {outcome}", write.target().name)).unwrap();
+    }
 }
 
 struct Fixture {
     server: FakeServer,
     watch: WatchStream,
     calls: mpsc::UnboundedReceiver<(String, Vec<u16>)>,
+    outcomes: mpsc::UnboundedReceiver<String>,
     stop: watch::Sender<bool>,
     task: JoinHandle<()>,
     decisions: Arc<Decisions>,
@@ -45,11 +56,22 @@ impl Fixture {
         items: &[Value],
         decide: impl Fn(&View, &Key, &Cx<'_>) -> Plan + Send + Sync + 'static,
     ) -> Self {
+        Self::batched(Duration::ZERO, items, decide).await
+    }
+
+    /// The same with changes that wait.
+    async fn batched(
+        wait: Duration,
+        items: &[Value],
+        decide: impl Fn(&View, &Key, &Cx<'_>) -> Plan + Send + Sync + 'static,
+    ) -> Self {
         let (client, mut server) = client();
         let informers = Informers::new(client.clone());
         let (sender, calls) = mpsc::unbounded_channel();
-        let controller = Controller::new(Scripted { decide: Box::new(decide), calls: sender }, &informers)
-            .reads::<Item>(|change, _| vec![change.any().metadata.key()])
+        let (reported, outcomes) = mpsc::unbounded_channel();
+        let scripted = Scripted { decide: Box::new(decide), calls: sender, outcomes: reported };
+        let controller = Controller::new(scripted, &informers)
+            .reads_after::<Item>(wait, |change, _| vec![change.any().metadata.key()])
             .workers(2);
         let (stop, stopped) = watch::channel(false);
         let decisions = Arc::<Decisions>::default();
@@ -64,7 +86,7 @@ impl Fixture {
             drop(informers);
         });
         let watch = server.sync("10", items).await;
-        Fixture { server, watch, calls, decisions, stop, task }
+        Fixture { server, watch, calls, outcomes, decisions, stop, task }
     }
 
     async fn called(&mut self) -> (String, Vec<u16>) {
@@ -226,6 +248,33 @@ async fn reconciles_again_after_the_requested_delay() {
     let began = Instant::now();
     f.called().await;
     assert!(began.elapsed().abs_diff(Duration::from_secs(90)) < Duration::from_secs(1));
+}
+
+#[tokio::test(start_paused = true)]
+async fn changes_that_wait_are_reconciled_together() {
+    let wait = Duration::from_secs(5);
+    let began = Instant::now();
+    let mut f = Fixture::batched(wait, &[item("a", 5, 1)], |_, _, _| Plan::nothing()).await;
+    f.watch.send(&[("MODIFIED", item("a", 11, 2))]);
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    f.watch.send(&[("MODIFIED", item("a", 12, 3))]);
+    f.called().await;
+    assert!(began.elapsed() >= wait && began.elapsed() < wait + Duration::from_millis(500));
+    tokio::time::sleep(Duration::from_secs(60)).await;
+    assert!(f.calls.try_recv().is_err());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_reconciler_learns_what_became_of_its_writes() {
+    let mut f = Fixture::new(&[item("a", 5, 1)], |view, key, _| match value(view, key) {
+        1 => Plan::nothing().then(patch("other")),
+        _ => Plan::nothing(),
+    })
+    .await;
+    f.write().await.status(409, "Conflict");
+    f.write().await.json(200, &item("other", 11, 2));
+    assert_eq!(f.outcomes.recv().await.unwrap(), "ns/a other error Some(409)");
+    assert_eq!(f.outcomes.recv().await.unwrap(), "ns/a other revision \"11\"");
 }
 
 #[tokio::test(start_paused = true)]
