@@ -5,8 +5,8 @@
 
 use crate::{Component, ComponentError, accounts::Accounts, api_server::ApiServer, read};
 use kaji_auth::authn::SigningKey;
-use kaji_controllers::ControllerContext;
-use kaji_options::component::ControllerManagerOptions;
+use kaji_controllers::{Authorities, ControllerContext};
+use kaji_options::component::{ControllerManagerOptions, SigningFiles};
 use kaji_runtime::{Client, Informers, Selected, Shared, queue::QueueMetrics};
 use std::sync::Arc;
 use tokio::sync::watch;
@@ -65,11 +65,14 @@ fn config(
         path: path.to_owned(),
         reason: reason.to_string(),
     };
-    let authority = options.signing.as_ref().map(|files| {
-        let (certificate, key) = (read(&files.certificate)?, read(&files.key)?);
-        let authority = kaji_controllers::Authority::new(&certificate, &key);
-        authority.map(Arc::new).map_err(|error| wrong(&files.certificate, &error))
-    });
+    let authority = |files: &Option<SigningFiles>| {
+        let authority = files.as_ref().map(|files| {
+            let (certificate, key) = (read(&files.certificate)?, read(&files.key)?);
+            let authority = kaji_controllers::Authority::new(&certificate, &key);
+            authority.map(Arc::new).map_err(|error| wrong(&files.certificate, &error))
+        });
+        authority.transpose()
+    };
     let token_signer = options
         .token_key
         .as_ref()
@@ -77,7 +80,12 @@ fn config(
     Ok(kaji_controllers::Config {
         root_ca: options.root_ca.as_ref().map_or_else(|| Ok(server.authorities()), read)?,
         selection: options.selection.clone(),
-        authority: authority.transpose()?,
+        authorities: Authorities {
+            kubelet_serving: authority(&options.signing.kubelet_serving)?,
+            kubelet_client: authority(&options.signing.kubelet_client)?,
+            client: authority(&options.signing.client)?,
+            legacy_unknown: authority(&options.signing.legacy_unknown)?,
+        },
         unused_token_period: options.unused_token_period,
         token_signer: token_signer.transpose()?,
         node_ranges: options.node_ranges.clone(),

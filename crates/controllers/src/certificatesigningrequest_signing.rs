@@ -23,13 +23,31 @@ use std::{sync::Arc, time::Duration};
 /// The delay before a request is retried that could not be signed.
 const RETRY: Duration = Duration::from_secs(300);
 
-/// Signers by controller name.
-const SIGNERS: [(&str, &str); 4] = [
-    ("csrsigning-kubelet-serving", signers::KUBELET_SERVING),
-    ("csrsigning-kubelet-client", signers::KUBELET_CLIENT),
-    ("csrsigning-kube-apiserver-client", signers::CLIENT),
-    ("csrsigning-legacy-unknown", signers::LEGACY),
-];
+/// What signs the requests to each of Kubernetes' signers. One without an authority signs nothing.
+#[derive(Clone, Debug, Default)]
+pub struct Authorities {
+    /// `kubernetes.io/kubelet-serving`
+    pub kubelet_serving: Option<Arc<Authority>>,
+    /// `kubernetes.io/kube-apiserver-client-kubelet`
+    pub kubelet_client: Option<Arc<Authority>>,
+    /// `kubernetes.io/kube-apiserver-client`
+    pub client: Option<Arc<Authority>>,
+    /// `kubernetes.io/legacy-unknown`
+    pub legacy_unknown: Option<Arc<Authority>>,
+}
+
+impl Authorities {
+    /// The same authority for all.
+    pub fn one(authority: Arc<Authority>) -> Authorities {
+        let one = Some(authority);
+        Authorities {
+            kubelet_serving: one.clone(),
+            kubelet_client: one.clone(),
+            client: one.clone(),
+            legacy_unknown: one,
+        }
+    }
+}
 
 /// The controller's line in the table.
 pub const CONTROLLER: Descriptor = Descriptor {
@@ -44,24 +62,31 @@ pub const CONTROLLER: Descriptor = Descriptor {
     workers: None,
     start: Start::Reconcilers(|informers, config| {
         let longest = SignedDuration::try_from(config.loops.signing_duration).unwrap_or(SignedDuration::MAX);
-        config.authority.iter().flat_map(|authority| controllers(informers, authority, longest)).collect()
+        controllers(informers, &config.authorities, longest)
     }),
 };
 
-/// The controllers of all of Kubernetes' signers.
+/// The controllers of Kubernetes' signers that have an authority.
 fn controllers(
     informers: &Arc<Informers>,
-    authority: &Arc<Authority>,
+    authorities: &Authorities,
     longest: SignedDuration,
 ) -> Vec<Controller> {
-    let controller = |(name, signer): (&'static str, &'static str)| {
-        Controller::new(Signer { name, signer, authority: authority.clone(), longest }, informers)
-            .reads::<CertificateSigningRequest>(move |change: &Change<CertificateSigningRequest>, _| {
+    let all = [
+        ("csrsigning-kubelet-serving", signers::KUBELET_SERVING, &authorities.kubelet_serving),
+        ("csrsigning-kubelet-client", signers::KUBELET_CLIENT, &authorities.kubelet_client),
+        ("csrsigning-kube-apiserver-client", signers::CLIENT, &authorities.client),
+        ("csrsigning-legacy-unknown", signers::LEGACY, &authorities.legacy_unknown),
+    ];
+    let controller = |(name, signer, authority): (&'static str, &'static str, &Option<Arc<Authority>>)| {
+        let decides = Signer { name, signer, authority: authority.clone()?, longest };
+        let keys = move |change: &Change<CertificateSigningRequest>, _: &View| {
             let csr = change.any();
             if csr.spec.signer_name == signer { vec![csr.metadata.key()] } else { vec![] }
-        })
+        };
+        Some(Controller::new(decides, informers).reads(keys))
     };
-    SIGNERS.map(controller).into()
+    all.into_iter().filter_map(controller).collect()
 }
 
 struct Signer {

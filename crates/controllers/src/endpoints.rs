@@ -21,6 +21,7 @@ use serde_json::json;
 use std::{
     collections::{BTreeMap, HashMap},
     sync::Arc,
+    time::Duration,
 };
 
 const MANAGED_BY: &str = "endpoints.kubernetes.io/managed-by";
@@ -36,14 +37,16 @@ pub const CONTROLLER: Descriptor = Descriptor {
     components: &[COMPONENT],
     service_account: Some("endpoint-controller"),
     workers: Some(WorkersFlag { name: "concurrent-endpoint-syncs", default: 5 }),
-    start: Start::Reconcilers(|informers, _| vec![controller(informers)]),
+    start: Start::Reconcilers(|informers, config| {
+        vec![controller(informers, config.loops.batches.endpoints)]
+    }),
 };
 
-/// The endpoints controller.
-fn controller(informers: &Arc<Informers>) -> Controller {
+/// The endpoints controller. Changes of pods wait for others.
+fn controller(informers: &Arc<Informers>, batch: Duration) -> Controller {
     Controller::new(Legacy, informers)
         .reads::<Service>(|change, _| vec![change.any().metadata.key()])
-        .reads::<Pod>(keys_of_pod)
+        .reads_after::<Pod>(batch, keys_of_pod)
         .reads::<Endpoints>(keys_of_endpoints)
 }
 

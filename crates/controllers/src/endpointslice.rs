@@ -26,6 +26,7 @@ use serde_json::{Value, json};
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap},
     sync::Arc,
+    time::Duration,
 };
 
 /// This controller's value of the managed-by label.
@@ -41,16 +42,16 @@ pub const CONTROLLER: Descriptor = Descriptor {
     service_account: Some("endpointslice-controller"),
     workers: Some(WorkersFlag { name: "concurrent-service-endpoint-syncs", default: 5 }),
     start: Start::Reconcilers(|informers, config| {
-        vec![controller(informers, config.loops.endpoints_per_slice)]
+        vec![controller(informers, config.loops.endpoints_per_slice, config.loops.batches.slices)]
     }),
 };
 
-/// The endpoint slice controller.
-fn controller(informers: &Arc<Informers>, limit: usize) -> Controller {
+/// The endpoint slice controller. Changes of pods and slices wait for others.
+fn controller(informers: &Arc<Informers>, limit: usize, batch: Duration) -> Controller {
     Controller::new(Slices { limit }, informers)
         .reads::<Service>(|change, _| vec![change.any().metadata.key()])
-        .reads::<Pod>(keys_of_pod)
-        .reads::<EndpointSlice>(|change, _| keys_of_slice(change, MANAGER))
+        .reads_after::<Pod>(batch, keys_of_pod)
+        .reads_after::<EndpointSlice>(batch, |change, _| keys_of_slice(change, MANAGER))
         .reads::<Node>(keys_of_node)
 }
 

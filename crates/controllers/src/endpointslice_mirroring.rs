@@ -20,7 +20,7 @@ use kaji_runtime::{
     },
 };
 use serde_json::json;
-use std::{collections::BTreeMap, sync::Arc};
+use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 const MANAGER: &str = "endpointslicemirroring-controller.k8s.io";
 const SKIP_LABEL: &str = "endpointslice.kubernetes.io/skip-mirror";
@@ -35,12 +35,12 @@ pub const CONTROLLER: Descriptor = Descriptor {
     service_account: Some("endpointslicemirroring-controller"),
     workers: Some(WorkersFlag { name: "mirroring-concurrent-service-endpoint-syncs", default: 5 }),
     start: Start::Reconcilers(|informers, config| {
-        vec![controller(informers, config.loops.mirrored_endpoints)]
+        vec![controller(informers, config.loops.mirrored_endpoints, config.loops.batches.mirrored)]
     }),
 };
 
-/// The mirroring controller.
-fn controller(informers: &Arc<Informers>, limit: usize) -> Controller {
+/// The mirroring controller. Changes of slices wait for others.
+fn controller(informers: &Arc<Informers>, limit: usize, batch: Duration) -> Controller {
     Controller::new(Mirroring { limit }, informers)
         .reads::<Service>(|change, _| {
             let bare = |s: &Arc<Service>| s.spec.selector.is_empty();
@@ -51,7 +51,7 @@ fn controller(informers: &Arc<Informers>, limit: usize) -> Controller {
             if concerns { vec![change.any().metadata.key()] } else { vec![] }
         })
         .reads::<Endpoints>(keys_of_endpoints)
-        .reads::<EndpointSlice>(|change, _| keys_of_slice(change, MANAGER))
+        .reads_after::<EndpointSlice>(batch, |change, _| keys_of_slice(change, MANAGER))
 }
 
 /// Endpoints of services with selectors are not looked at: there are many, and they change all the time.

@@ -64,10 +64,10 @@ mod ttl_after_finished;
 mod validatingadmissionpolicy_status;
 mod volumeattributesclass_protection;
 
-pub use certificatesigningrequest_signing::Authority;
+pub use certificatesigningrequest_signing::{Authorities, Authority};
 pub use descriptor::{ControllerContext, Descriptor, Start, WorkersFlag};
 pub use horizontal_pod_autoscaler::AutoscalerConfig;
-pub use loop_config::{CloudLoops, EvictionRates, LoopConfig, NodeMonitorConfig};
+pub use loop_config::{BatchPeriods, CloudLoops, EvictionRates, LoopConfig, NodeMonitorConfig};
 pub use node_ipam::{MaskSizes, NodeRanges};
 pub use selection::Selection;
 
@@ -142,8 +142,8 @@ pub struct Config {
     pub root_ca: String,
     /// Which of them run.
     pub selection: Selection,
-    /// What signs certificates; without it approved requests stay unsigned.
-    pub authority: Option<Arc<Authority>>,
+    /// What signs certificates; approved requests to a signer without one stay unsigned.
+    pub authorities: Authorities,
     /// How long unused tokens in secrets are kept; a year without it.
     pub unused_token_period: Option<std::time::Duration>,
     /// Signs the tokens in secrets of service accounts.

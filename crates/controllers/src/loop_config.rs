@@ -60,10 +60,25 @@ pub struct LoopConfig {
     pub endpoints_per_slice: usize,
     /// `--mirroring-max-endpoints-per-subset`
     pub mirrored_endpoints: usize,
+    /// How long changes wait for others before endpoints are written.
+    pub batches: BatchPeriods,
+    /// `--namespace-sync-period`: the longest time between two looks at a namespace that is being deleted.
+    pub namespace_period: Duration,
     /// `--cluster-signing-duration`: how long certificates live at most.
     pub signing_duration: Duration,
     /// The loops that ask the cloud provider.
     pub cloud: CloudLoops,
+}
+
+/// How long changes wait for others, so that one write has them all. None by default.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct BatchPeriods {
+    /// `--endpoint-updates-batch-period`: changes of pods, before Endpoints are written.
+    pub endpoints: Duration,
+    /// `--endpointslice-updates-batch-period`: changes of pods and slices, before EndpointSlices are written.
+    pub slices: Duration,
+    /// `--mirroring-endpointslice-updates-batch-period`: changes of mirrored EndpointSlices.
+    pub mirrored: Duration,
 }
 
 /// What the loops that ask the cloud provider are configured with, here or in a cloud-controller-manager.
@@ -102,6 +117,8 @@ impl Default for LoopConfig {
             quota_period: Duration::from_secs(300),
             endpoints_per_slice: 100,
             mirrored_endpoints: 1000,
+            batches: BatchPeriods::default(),
+            namespace_period: Duration::from_secs(300),
             signing_duration: Duration::from_secs(365 * 24 * 60 * 60),
             cloud: CloudLoops::default(),
         }

@@ -47,6 +47,8 @@ struct Deleter {
     metadata: Client,
     shared: Shared,
     queue: Queue,
+    /// The longest time between two passes: `--namespace-sync-period`.
+    period: Duration,
     /// The namespaces being deleted.
     leaving: Mutex<HashMap<Key, Leaving>>,
 }
@@ -94,6 +96,7 @@ fn spawn(tasks: &mut JoinSet<()>, context: ControllerContext<'_>) {
         client,
         shared: shared.clone(),
         queue: informers.queue("namespace"),
+        period: config.loops.namespace_period,
         leaving: Mutex::default(),
     });
     let namespaces = informers.get::<Namespace>();
@@ -192,6 +195,11 @@ fn finalizers(items: &[Item]) -> BTreeMap<String, usize> {
     counts
 }
 
+/// The wait after so many passes that left something.
+fn pause(tries: u32, longest: Duration) -> Duration {
+    FIRST_POLL.saturating_mul(1 << tries.saturating_sub(1).min(16)).min(longest)
+}
+
 impl Deleter {
     fn leaving<R>(&self, f: impl FnOnce(&mut HashMap<Key, Leaving>) -> R) -> R {
         f(&mut self.leaving.lock().unwrap_or_else(PoisonError::into_inner))
@@ -215,8 +223,7 @@ impl Deleter {
                     leaving.tries = leaving.tries.saturating_add(1);
                     leaving.tries
                 });
-                let wait = FIRST_POLL.saturating_mul(1 << (tries - 1).min(16)).min(longest);
-                self.queue.add_after(key.clone(), wait);
+                self.queue.add_after(key.clone(), pause(tries, longest.min(self.period)));
             }
         }
     }
@@ -376,6 +383,14 @@ mod tests {
         assert_eq!(grace(&list, deleted(5), now()), 30);
         assert_eq!(grace(&list, deleted(31), now()), 0);
         assert_eq!(grace(&pods(json!([])), deleted(0), now()), 0);
+    }
+
+    #[test]
+    fn looks_again_soon_at_first_and_after_the_period_at_last() {
+        let waits =
+            |longest| [1, 2, 5, 40].map(|tries| pause(tries, Duration::from_secs(longest)).as_millis());
+        assert_eq!(waits(60), [100, 200, 1600, 60_000]);
+        assert_eq!(waits(1), [100, 200, 1000, 1000]);
     }
 
     #[test]

@@ -12,7 +12,7 @@ fn config() -> Config {
     let ca = rcgen::CertificateParams::new(vec![]).unwrap().self_signed(&key).unwrap();
     Config {
         root_ca: ca.pem(),
-        authority: Some(Arc::new(Authority::new(&ca.pem(), &key.serialize_pem()).unwrap())),
+        authorities: Authorities::one(Arc::new(Authority::new(&ca.pem(), &key.serialize_pem()).unwrap())),
         token_signer: Some(Arc::new(kaji_auth::authn::SigningKey::from_pem(&key.serialize_pem()).unwrap())),
         node_ranges: Some(NodeRanges::new(&["10.0.0.0/8"], MaskSizes::default(), &[]).unwrap()),
         cloud: Some(Arc::new(cloud_provider::fake::FakeCloud::default())),

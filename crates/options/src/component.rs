@@ -5,9 +5,11 @@
 
 mod controller_manager;
 mod scheduler;
+mod signing;
 
-pub use controller_manager::{ControllerManagerFlags, ControllerManagerOptions, SigningFiles};
+pub use controller_manager::{ControllerManagerFlags, ControllerManagerOptions};
 pub use scheduler::{SchedulerFlags, SchedulerOptions};
+pub use signing::{SignerFiles, SigningFiles};
 
 use clap::{ArgAction, Args};
 use kaji_runtime::LeaseTiming;

@@ -4,7 +4,7 @@
 
 use crate::cloud::CloudFlags;
 use clap::{Arg, ArgMatches, Args, Command, FromArgMatches, value_parser};
-use kaji_controllers::{EvictionRates, LoopConfig, NodeMonitorConfig, WorkersFlag};
+use kaji_controllers::{BatchPeriods, EvictionRates, LoopConfig, NodeMonitorConfig, WorkersFlag};
 use std::{collections::BTreeMap, time::Duration};
 
 /// Flags of kube-controller-manager.
@@ -29,6 +29,18 @@ pub(crate) struct ControlLoopFlags {
     /// Addresses of one subset of Endpoints that are mirrored to EndpointSlices.
     #[arg(long, value_name = "N", default_value_t = 1000)]
     mirroring_max_endpoints_per_subset: usize,
+    /// How long changes of pods wait before Endpoints are written, so that more of them go into one write.
+    #[arg(long, value_name = "DURATION", default_value = "0s", value_parser = super::duration)]
+    endpoint_updates_batch_period: Duration,
+    /// The same for EndpointSlices.
+    #[arg(long, value_name = "DURATION", default_value = "0s", value_parser = super::duration)]
+    endpointslice_updates_batch_period: Duration,
+    /// How long changes of mirrored EndpointSlices wait before they are compared with their Endpoints.
+    #[arg(long, value_name = "DURATION", default_value = "0s", value_parser = super::duration)]
+    mirroring_endpointslice_updates_batch_period: Duration,
+    /// The longest time between two looks at a namespace that is being deleted.
+    #[arg(long, value_name = "DURATION", default_value = "5m", value_parser = super::duration)]
+    namespace_sync_period: Duration,
     /// How long certificates live at most that are signed for CertificateSigningRequests.
     #[arg(long, value_name = "DURATION", default_value = "8760h", value_parser = super::duration)]
     cluster_signing_duration: Duration,
@@ -167,10 +179,13 @@ impl ControlLoopFlags {
                 return Err(format!("{flag} must be in the inclusive range 1..1000, but got {limit}"));
             }
         }
-        if self.resource_quota_sync_period.is_zero() || self.cluster_signing_duration.is_zero() {
-            return Err(
-                "resource-quota-sync-period and cluster-signing-duration must be greater than 0".into()
-            );
+        let positive = [
+            ("resource-quota-sync-period", self.resource_quota_sync_period),
+            ("cluster-signing-duration", self.cluster_signing_duration),
+            ("namespace-sync-period", self.namespace_sync_period),
+        ];
+        if let Some((flag, _)) = positive.iter().find(|(_, period)| period.is_zero()) {
+            return Err(format!("{flag} must be greater than 0"));
         }
         Ok(LoopConfig {
             workers,
@@ -179,6 +194,12 @@ impl ControlLoopFlags {
             quota_period: self.resource_quota_sync_period,
             endpoints_per_slice: self.max_endpoints_per_slice,
             mirrored_endpoints: self.mirroring_max_endpoints_per_subset,
+            batches: BatchPeriods {
+                endpoints: self.endpoint_updates_batch_period,
+                slices: self.endpointslice_updates_batch_period,
+                mirrored: self.mirroring_endpointslice_updates_batch_period,
+            },
+            namespace_period: self.namespace_sync_period,
             signing_duration: self.cluster_signing_duration,
             cloud: self.cloud.config()?,
         })
@@ -225,8 +246,16 @@ mod tests {
             "--terminated-pod-gc-threshold=-1",
             "--max-endpoints-per-slice=7",
             "--cluster-signing-duration=2h",
+            "--namespace-sync-period=10s",
+            "--endpoint-updates-batch-period=1s",
+            "--endpointslice-updates-batch-period=2s",
+            "--mirroring-endpointslice-updates-batch-period=3s",
         ])
         .unwrap();
+        let seconds = |n| Duration::from_secs(n);
+        assert_eq!(parsed.namespace_period, seconds(10));
+        let batches = BatchPeriods { endpoints: seconds(1), slices: seconds(2), mirrored: seconds(3) };
+        assert_eq!(parsed.batches, batches);
         assert_eq!((parsed.nodes.grace, parsed.terminated_pods), (Duration::from_secs(20), None));
         assert_eq!((parsed.endpoints_per_slice, parsed.signing_duration.as_secs()), (7, 7200));
         for bad in [
@@ -237,6 +266,9 @@ mod tests {
             "--unhealthy-zone-threshold=NaN",
             "--max-endpoints-per-slice=1001",
             "--resource-quota-sync-period=0",
+            "--namespace-sync-period=0s",
+            "--endpoint-updates-batch-period=-1s",
+            "--endpointslice-updates-batch-period=soon",
         ] {
             assert!(parse(&[bad]).is_err(), "{bad}");
         }

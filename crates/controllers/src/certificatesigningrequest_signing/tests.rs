@@ -1,6 +1,6 @@
 //! Fixtures: requests in, certificates (read back by an independent parser) or conditions out.
 
-use super::{Authority, Signer, lifetime};
+use super::{Authorities, Authority, Signer, controllers, lifetime};
 use crate::shared::certificates::{request::Request, signers};
 use crate::testing::{now, reconcile, snapshot, text};
 use base64::{Engine, engine::general_purpose::STANDARD};
@@ -213,4 +213,18 @@ fn rejects_a_request_with_a_forged_signature() {
 fn debug_output_hides_keys() {
     let (authority, _) = authority(&rcgen::PKCS_ECDSA_P256_SHA256);
     expect!["Authority { not_after: 2035-01-01T00:00:00Z, .. }"].assert_eq(&format!("{authority:?}"));
+}
+
+#[tokio::test]
+async fn signers_without_an_authority_do_not_run() {
+    let (authority, _) = authority(&rcgen::PKCS_ECDSA_P256_SHA256);
+    let informers = kaji_runtime::Informers::new(crate::testing::silent_client());
+    let names = |authorities: &Authorities| {
+        let all = controllers(&informers, authorities, SignedDuration::from_hours(1));
+        all.iter().map(kaji_runtime::Controller::name).collect::<Vec<_>>().join(" ")
+    };
+    let some = Authorities { kubelet_client: Some(authority.clone()), ..Authorities::default() };
+    assert_eq!(names(&some), "csrsigning-kubelet-client");
+    assert_eq!(names(&Authorities::one(authority)).split(' ').count(), 4);
+    assert_eq!(names(&Authorities::default()), "");
 }

@@ -8,7 +8,7 @@ use crate::environment::Environment;
 use kaji_access::identities;
 use kaji_auth::authn::{ClusterAuthenticationInfo, SigningKey};
 use kaji_controllers::{
-    NodeRanges,
+    Authorities, NodeRanges,
     cloud_provider::{BareMachines, CloudProvider},
 };
 use kaji_controlplane::{CacheFeed, LocalBatches, cache_checks::CacheChecks, cluster_dns};
@@ -236,7 +236,7 @@ impl ControlLoopConfig {
         let config = kaji_controllers::Config {
             root_ca: self.certificates.trust(),
             selection: options.selection.clone(),
-            authority: authority.ok().map(Arc::new),
+            authorities: authority.ok().map(Arc::new).map(Authorities::one).unwrap_or_default(),
             unused_token_period: options.unused_token_period,
             token_signer: Some(self.token_signer.clone()),
             autoscaler: options.autoscaler.clone(),

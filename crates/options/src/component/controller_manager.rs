@@ -1,6 +1,9 @@
 //! Flags of a controller manager that runs alone, by the names of kube-controller-manager.
 
-use super::{ComponentFlags, ComponentOptions, Defaults};
+use super::{
+    ComponentFlags, ComponentOptions, Defaults,
+    signing::{SignerFiles, SigningFlags},
+};
 use crate::{FeatureFlags, RangeFlags, autoscaler::AutoscalerFlags, control_loops::ControlLoopFlags};
 use clap::{ArgAction, Args};
 use kaji_controllers::{AutoscalerConfig, LoopConfig, NodeRanges, Selection};
@@ -18,6 +21,8 @@ pub struct ControllerManagerFlags {
     #[command(flatten)]
     controllers: ControllerFlags,
     #[command(flatten)]
+    signing: SigningFlags,
+    #[command(flatten)]
     ranges: RangeFlags,
     #[command(flatten)]
     loops: ControlLoopFlags,
@@ -27,7 +32,7 @@ pub struct ControllerManagerFlags {
     features: FeatureFlags,
 }
 
-/// Which controllers run, as which accounts, and what they publish and sign with.
+/// Which controllers run, as which accounts, and what they publish and sign tokens with.
 #[derive(Args, Clone, Debug)]
 #[command(next_help_heading = "Controllers")]
 struct ControllerFlags {
@@ -41,12 +46,6 @@ struct ControllerFlags {
     /// The certificates that clients in pods trust, PEM. Default: the authority of the kubeconfig.
     #[arg(long, value_name = "FILE")]
     root_ca_file: Option<PathBuf>,
-    /// The authority that signs certificates, PEM; without it requests stay unsigned.
-    #[arg(long, value_name = "FILE", requires = "cluster_signing_key_file")]
-    cluster_signing_cert_file: Option<PathBuf>,
-    /// Its private key, PEM.
-    #[arg(long, value_name = "FILE", requires = "cluster_signing_cert_file")]
-    cluster_signing_key_file: Option<PathBuf>,
     /// The private key that signs the tokens in secrets of service accounts, PEM; without it they get none.
     #[arg(long, value_name = "FILE")]
     service_account_private_key_file: Option<PathBuf>,
@@ -57,15 +56,6 @@ struct ControllerFlags {
     /// The ranges of service addresses, which nodes get none of.
     #[arg(long, value_delimiter = ',', value_name = "CIDRS")]
     service_cluster_ip_range: Vec<String>,
-}
-
-/// The files of the authority that signs certificates.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct SigningFiles {
-    /// PEM.
-    pub certificate: PathBuf,
-    /// PEM.
-    pub key: PathBuf,
 }
 
 /// What a controller manager is started with.
@@ -79,8 +69,8 @@ pub struct ControllerManagerOptions {
     pub service_accounts: bool,
     /// What clients in pods trust; the kubeconfig's authority without it.
     pub root_ca: Option<PathBuf>,
-    /// Signs certificates.
-    pub signing: Option<SigningFiles>,
+    /// What signs certificates.
+    pub signing: SignerFiles,
     /// Signs tokens.
     pub token_key: Option<PathBuf>,
     /// How long unused tokens in secrets stay; a year without it.
@@ -107,15 +97,12 @@ impl ControllerManagerFlags {
     /// For unknown controllers, and flags that contradict each other.
     pub fn into_options(self) -> Result<ControllerManagerOptions, String> {
         let controllers = self.controllers;
-        let certificate = controllers.cluster_signing_cert_file;
         Ok(ControllerManagerOptions {
             component: self.component.options(&DEFAULTS)?,
             selection: Selection::new(controllers.controllers)?,
             service_accounts: controllers.use_service_account_credentials,
             root_ca: controllers.root_ca_file,
-            signing: certificate
-                .zip(controllers.cluster_signing_key_file)
-                .map(|(certificate, key)| SigningFiles { certificate, key }),
+            signing: self.signing.files()?,
             token_key: controllers.service_account_private_key_file,
             unused_token_period: controllers.legacy_service_account_token_clean_up_period,
             node_ranges: self.ranges.ranges(&controllers.service_cluster_ip_range)?,
@@ -163,7 +150,9 @@ mod tests {
             "--use-service-account-credentials=true",
         ])
         .unwrap();
-        assert!(options.service_accounts && options.node_ranges.is_some() && options.signing.is_some());
+        assert!(
+            options.service_accounts && options.node_ranges.is_some() && options.signing.client.is_some()
+        );
         assert_eq!(options.component.observation.unwrap().listen.to_string(), "127.0.0.1:10257");
         assert!(options.selection.includes("bootstrap-signer-controller"));
     }
