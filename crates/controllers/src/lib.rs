@@ -18,6 +18,7 @@ mod cronjob;
 mod daemonset;
 mod deployment;
 mod descriptor;
+mod device_taint_eviction;
 mod disruption;
 mod endpoints;
 mod endpointslice;
@@ -87,6 +88,7 @@ pub const CONTROLLERS: &[Descriptor] = &[
     cronjob::CONTROLLER,
     daemonset::CONTROLLER,
     deployment::CONTROLLER,
+    device_taint_eviction::CONTROLLER,
     disruption::CONTROLLER,
     endpoints::CONTROLLER,
     endpointslice::CONTROLLER,

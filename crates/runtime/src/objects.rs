@@ -39,8 +39,8 @@ pub use devices::{
     CounterConsumption, CounterSet, Device, DeviceAllocation, DeviceAttribute, DeviceCapacity,
     DeviceClaimSpec, DeviceClass, DeviceClassSpec, DeviceCondition, DeviceConstraint, DeviceRequest,
     DeviceRequirements, DeviceResult, DeviceSelector, DeviceState, DeviceTaint, DeviceTaintRule,
-    DeviceTaintRuleSpec, DeviceTaintSelector, DeviceToleration, ResourcePool, ResourceSlice,
-    ResourceSliceSpec,
+    DeviceTaintRuleCondition, DeviceTaintRuleSpec, DeviceTaintRuleStatus, DeviceTaintSelector,
+    DeviceToleration, ResourcePool, ResourceSlice, ResourceSliceSpec,
 };
 pub use horizontal_pod_autoscaler::{
     Behavior, Fraction, HorizontalPodAutoscaler, HorizontalPodAutoscalerSpec, HorizontalPodAutoscalerStatus,

@@ -288,6 +288,9 @@ pub struct DeviceTaint {
     pub value: Box<str>,
     /// `None`, `NoSchedule` or `NoExecute`.
     pub effect: Box<str>,
+    /// Since when it has the effect; the server sets it.
+    #[serde(rename = "timeAdded")]
+    pub time_added: Option<jiff::Timestamp>,
 }
 
 /// A counter of a set.
@@ -427,14 +430,57 @@ pub struct DeviceTaintSelector {
     pub device: Option<Box<str>>,
 }
 
+impl DeviceTaintSelector {
+    /// Whether a device matches every given field.
+    pub fn matches(&self, driver: &str, pool: &str, device: &str) -> bool {
+        let is =
+            |wanted: &Option<Box<str>>, name: &str| wanted.as_deref().is_none_or(|wanted| wanted == name);
+        is(&self.driver, driver) && is(&self.pool, pool) && is(&self.device, device)
+    }
+}
+
 /// A rule's spec.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct DeviceTaintRuleSpec {
-    /// Which devices; all without.
-    pub device_selector: DeviceTaintSelector,
+    /// Which devices: all that match an empty one, none without.
+    pub device_selector: Option<DeviceTaintSelector>,
     /// The taint.
     pub taint: DeviceTaint,
+}
+
+impl DeviceTaintRuleSpec {
+    /// Whether the rule is about a device.
+    pub fn selects(&self, driver: &str, pool: &str, device: &str) -> bool {
+        self.device_selector.as_ref().is_some_and(|selector| selector.matches(driver, pool, device))
+    }
+}
+
+/// A condition of a rule.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct DeviceTaintRuleCondition {
+    /// Type.
+    #[serde(rename = "type")]
+    pub kind: Box<str>,
+    /// `True`, `False`, `Unknown`
+    pub status: Box<str>,
+    /// Reason.
+    pub reason: Box<str>,
+    /// Text.
+    pub message: Box<str>,
+    /// The generation of the spec that it is about.
+    pub observed_generation: i64,
+    /// When it was written last.
+    pub last_transition_time: Option<jiff::Timestamp>,
+}
+
+/// A rule's status.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(default)]
+pub struct DeviceTaintRuleStatus {
+    /// Conditions.
+    pub conditions: Vec<DeviceTaintRuleCondition>,
 }
 
 /// A taint that devices get beside those of their drivers.
@@ -445,10 +491,22 @@ pub struct DeviceTaintRule {
     pub metadata: Meta,
     /// Spec.
     pub spec: DeviceTaintRuleSpec,
+    /// Status.
+    pub status: DeviceTaintRuleStatus,
+}
+
+impl ResourceSlice {
+    /// The index of slices by their pools.
+    pub const POOL: &'static str = "pool";
+
+    /// The term of a pool in the index: names of drivers have no slash.
+    pub fn pool_term(driver: &str, pool: &str) -> String {
+        format!("{driver}/{pool}")
+    }
 }
 
 macro_rules! projection {
-    ($($ty:ident: $resource:literal,)*) => {$(
+    ($($ty:ident: $resource:literal, $index:expr;)*) => {$(
         impl Projection for $ty {
             const GROUP: &'static str = "resource.k8s.io";
             const VERSION: &'static str = "v1";
@@ -460,12 +518,18 @@ macro_rules! projection {
             fn meta(&self) -> &Meta {
                 &self.metadata
             }
+
+            fn index(&self) -> Vec<(&'static str, String)> {
+                $index(self)
+            }
         }
     )*};
 }
 
 projection! {
-    ResourceSlice: "resourceslices",
-    DeviceClass: "deviceclasses",
-    DeviceTaintRule: "devicetaintrules",
+    ResourceSlice: "resourceslices", |slice: &ResourceSlice| {
+        vec![(ResourceSlice::POOL, ResourceSlice::pool_term(&slice.spec.driver, &slice.spec.pool.name))]
+    };
+    DeviceClass: "deviceclasses", |_| vec![];
+    DeviceTaintRule: "devicetaintrules", |_| vec![];
 }

@@ -281,11 +281,7 @@ pub fn counters_of(device: &Device) -> impl Iterator<Item = ((Box<str>, Box<str>
 
 /// The taints that keep claims away: those of the driver, then those of rules.
 fn taints(id: &DeviceId, device: &Device, rules: &[Arc<DeviceTaintRule>]) -> Vec<DeviceTaint> {
-    let is = |wanted: &Option<Box<str>>, name: &str| wanted.as_deref().is_none_or(|wanted| wanted == name);
-    let added = rules.iter().filter(|rule| {
-        let selector = &rule.spec.device_selector;
-        is(&selector.driver, &id.driver) && is(&selector.pool, &id.pool) && is(&selector.device, &id.device)
-    });
+    let added = rules.iter().filter(|rule| rule.spec.selects(&id.driver, &id.pool, &id.device));
     let all = device.taints.iter().chain(added.map(|rule| &rule.spec.taint));
     all.filter(|taint| matches!(&*taint.effect, "NoSchedule" | "NoExecute")).cloned().collect()
 }

@@ -249,6 +249,11 @@ fn taints_of_drivers_and_rules() {
     assert_eq!(world.show(&[with(json!([]))]), "r=b");
     assert_eq!(world.show(&[with(json!([{"key": "k", "operator": "Exists"}]))]), "r=a");
     assert_eq!(world.show(&[with(json!([{"key": "k", "operator": "Equal", "value": "w"}]))]), "r=b");
+    // Without a selector a rule is about no device.
+    world
+        .rules
+        .push(json!({"metadata": {"name": "any"}, "spec": {"taint": {"key": "x", "effect": "NoExecute"}}}));
+    assert_eq!(world.show(&[with(json!([]))]), "r=b");
     world.rules.push(json!({"metadata": {"name": "rule"}, "spec": {"deviceSelector": {"device": "b"}, "taint": {"key": "x", "effect": "NoExecute"}}}));
     assert_eq!(world.show(&[with(json!([]))]), "none");
     assert_eq!(world.show(&[with(json!([{"operator": "Exists", "effect": "NoExecute"}]))]), "r=b");

@@ -137,3 +137,69 @@ async fn devices_are_allocated_with_the_node() {
     running(&test, "c").await;
     test.stop().await;
 }
+
+#[tokio::test]
+async fn a_rule_that_taints_a_device_evicts_the_pod_that_uses_it() {
+    const RULES: &str = "/apis/resource.k8s.io/v1/devicetaintrules";
+    let test = TestCluster::start(1).await;
+    let class = json!({"metadata": {"name": "gpu"}, "spec": {}});
+    ok(&test, &admin(), "POST /apis/resource.k8s.io/v1/deviceclasses", class).await;
+    let slice = json!({"metadata": {"name": "s"}, "spec": {"driver": "d.example.com", "allNodes": true,
+        "pool": {"name": "p", "generation": 1, "resourceSliceCount": 1}, "devices": [{"name": "x"}, {"name": "y"}]}});
+    ok(&test, &admin(), "POST /apis/resource.k8s.io/v1/resourceslices", slice).await;
+    let request = json!({"name": "r", "exactly": {"deviceClassName": "gpu"}});
+    let template = json!({"metadata": {"name": "t"}, "spec": {"spec": {"devices": {"requests": [request]}}}});
+    ok(&test, &admin(), &format!("POST {TEMPLATES}"), template).await;
+    let more = json!({"resourceClaims": [{"name": "gpu", "resourceClaimTemplateName": "t"}]});
+    for name in ["a", "b"] {
+        ok(&test, &admin(), &format!("POST {PODS}"), pod(name, &more)).await;
+        running(&test, name).await;
+    }
+    // Nothing happens to pods while a rule has no effect, but it says what it would do.
+    let rule = |name: &str, effect: &str| {
+        json!({"metadata": {"name": name}, "spec": {"deviceSelector": {"driver": "d.example.com", "device": "x"},
+            "taint": {"key": "sick", "effect": effect}}})
+    };
+    ok(&test, &admin(), &format!("POST {RULES}"), rule("dry", "None")).await;
+    let condition = async |name: &str, reason: &str| {
+        let mut found = Value::Null;
+        until(&format!("the rule {name} says {reason}"), async || {
+            let (_, rule) = ask(&test, &admin(), &format!("GET {RULES}/{name}"), &Value::Null).await;
+            found = rule["status"]["conditions"][0].clone();
+            found["type"] == "EvictionInProgress" && found["reason"] == reason
+        })
+        .await;
+        found["message"].as_str().unwrap_or_default().to_owned()
+    };
+    let message = condition("dry", "NoEffect").await;
+    let counts =
+        "1 published device selected. 1 allocated device selected. 1 pod would be evicted in 1 namespace";
+    assert!(message.starts_with(counts), "{message}");
+    let before = ok(&test, &admin(), &format!("GET {PODS}"), Value::Null).await;
+    let taken = ok(&test, &admin(), &format!("GET {CLAIMS}"), Value::Null).await;
+    let of_x = taken["items"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .find(|claim| claim["status"]["allocation"]["devices"]["results"][0]["device"] == "x");
+    let evicted = of_x.unwrap()["status"]["reservedFor"][0]["name"].as_str().unwrap().to_owned();
+    assert_eq!(before["items"].as_array().unwrap().len(), 2, "{before}");
+    ok(&test, &admin(), &format!("POST {RULES}"), rule("real", "NoExecute")).await;
+    until("the pod is gone", async || {
+        ask(&test, &admin(), &format!("GET {PODS}/{evicted}"), &Value::Null).await.0 == 404
+    })
+    .await;
+    let left = ok(&test, &admin(), &format!("GET {PODS}"), Value::Null).await;
+    assert_eq!(left["items"].as_array().unwrap().len(), 1, "{left}");
+    until("the eviction is an event", async || {
+        let events =
+            "GET /api/v1/namespaces/default/events?fieldSelector=reason%3DDeviceTaintManagerEviction";
+        let (_, events) = ask(&test, &admin(), events, &Value::Null).await;
+        events["items"].as_array().is_some_and(|all| {
+            all.iter()
+                .any(|e| e["message"] == "Marking for deletion" && e["involvedObject"]["name"] == *evicted)
+        })
+    })
+    .await;
+    test.stop().await;
+}
