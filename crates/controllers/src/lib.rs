@@ -61,6 +61,7 @@ mod taint_eviction;
 #[cfg(test)]
 mod testing;
 mod token_cleaner;
+mod ttl;
 mod ttl_after_finished;
 mod validatingadmissionpolicy_status;
 mod volumeattributesclass_protection;
@@ -125,6 +126,7 @@ pub const CONTROLLERS: &[Descriptor] = &[
     storage_version_migrator::CONTROLLER,
     taint_eviction::CONTROLLER,
     token_cleaner::CONTROLLER,
+    ttl::CONTROLLER,
     ttl_after_finished::CONTROLLER,
     validatingadmissionpolicy_status::CONTROLLER,
     volumeattributesclass_protection::CONTROLLER,
