@@ -6,7 +6,9 @@
 //! - Only slices that carry this controller's label are touched; they belong to the service by owner reference.
 
 mod hints;
+mod notices;
 mod pack;
+mod topology;
 
 use crate::shared::endpoints::{
     HEADLESS_LABEL, SLICE_MANAGED_BY, TRIGGER_TIME, addressable, canonical, delete, delete_all, has_address,
@@ -21,13 +23,15 @@ use kaji_runtime::{
     client::Target,
     objects::{Endpoint, EndpointPort, EndpointSlice, Node, Pod, SERVICE_NAME_LABEL, Service},
 };
-use pack::pack;
+use notices::Notices;
+use pack::{Packed, pack};
 use serde_json::{Value, json};
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap},
     sync::Arc,
     time::Duration,
 };
+use topology::{Candidate, Capacity};
 
 /// This controller's value of the managed-by label.
 pub const MANAGER: &str = "endpointslice-controller.k8s.io";
@@ -48,26 +52,43 @@ pub const CONTROLLER: Descriptor = Descriptor {
 
 /// The endpoint slice controller. Changes of pods and slices wait for others.
 fn controller(informers: &Arc<Informers>, limit: usize, batch: Duration) -> Controller {
-    Controller::new(Slices { limit }, informers)
+    Controller::new(Slices::new(limit), informers)
         .reads::<Service>(|change, _| vec![change.any().metadata.key()])
         .reads_after::<Pod>(batch, keys_of_pod)
         .reads_after::<EndpointSlice>(batch, |change, _| keys_of_slice(change, MANAGER))
+        .reads::<Node>(|_, _| vec![])
         .reads::<Node>(keys_of_node)
 }
 
-/// A node that comes, goes or moves to another zone concerns the services of its pods.
+/// A node that comes, goes or moves to another zone concerns the services of its pods. After this, or when a node becomes ready or is
+/// so no more, services are looked at too with topology-aware hints that overload a zone from now on.
 fn keys_of_node(change: &Change<Node>, view: &View) -> Vec<Key> {
     let zone = |node: &Arc<Node>| node.metadata.labels.get(ZONE_LABEL).cloned();
-    if change.old.is_some()
-        && change.new.is_some()
-        && change.old.as_ref().map(zone) == change.new.as_ref().map(zone)
-    {
+    let present = |node: &Option<Arc<Node>>| node.as_ref().map(zone);
+    let moved = present(&change.old) != present(&change.new);
+    let ready = |node: &Option<Arc<Node>>| node.as_ref().is_some_and(|node| node.ready());
+    if !moved && ready(&change.old) == ready(&change.new) {
         return vec![];
     }
-    let (pods, services) = (view.get::<Pod>(), view.get::<Service>());
+    let services = view.get::<Service>();
     let mut keys = BTreeSet::new();
-    for pod in pods.indexed("node", &change.any().metadata.name).map(|p| &p.metadata) {
-        keys.extend(Service::selecting(&services, &pod.namespace, &pod.labels).map(|s| s.metadata.key()));
+    if moved {
+        let pods = view.get::<Pod>();
+        for pod in pods.indexed("node", &change.any().metadata.name).map(|p| &p.metadata) {
+            keys.extend(Service::selecting(&services, &pod.namespace, &pod.labels).map(|s| s.metadata.key()));
+        }
+    }
+    let allotted: Vec<_> = services.iter().filter(|s| Preference::of(s) == Preference::Auto).collect();
+    if !allotted.is_empty() {
+        let (capacity, slices) = (Capacity::of(&view.get::<Node>()), view.get::<EndpointSlice>());
+        keys.extend(allotted.into_iter().map(|service| service.metadata.key()).filter(|key| {
+            let own = || {
+                let all = slices.indexed("service", &key.to_string());
+                all.filter(|slice| managed_by(&slice.metadata, MANAGER)).map(|slice| &**slice)
+            };
+            let overloaded = |family| capacity.overloads(own().filter(|slice| slice.address_type == family));
+            overloaded("IPv4") || overloaded("IPv6")
+        }));
     }
     keys.into_iter().collect()
 }
@@ -75,6 +96,14 @@ fn keys_of_node(change: &Change<Node>, view: &View) -> Vec<Key> {
 struct Slices {
     /// Endpoints of one slice.
     limit: usize,
+    /// Events about topology-aware hints.
+    notices: Notices,
+}
+
+impl Slices {
+    fn new(limit: usize) -> Slices {
+        Slices { limit, notices: Notices::default() }
+    }
 }
 
 impl Reconciler for Slices {
@@ -92,6 +121,7 @@ impl Reconciler for Slices {
             .indexed("service", &key.to_string())
             .filter(|s| managed_by(&s.metadata, MANAGER) && !s.metadata.deleting());
         let Some(service) = services.by_key(key) else {
+            self.notices.forget(key);
             // Garbage collection does the same; slices that were orphaned on purpose have lost their owner.
             return delete_all(
                 existing.filter(|s| s.metadata.owner_references.iter().any(|o| names(o, &key.name))),
@@ -108,10 +138,13 @@ impl Reconciler for Slices {
         changes
             .delete
             .extend(existing.iter().filter(|s| !families.contains(&s.address_type.as_str())).copied());
+        let capacity = (Preference::of(service) == Preference::Auto).then(|| Capacity::of(&nodes));
         for family in families {
             let of_family: Vec<_> = existing.iter().copied().filter(|s| s.address_type == family).collect();
             let wanted = Wanted::all(service, family, &pods, &nodes);
-            Family { service, family, wanted, limit: self.limit }.plan(&of_family, &mut changes);
+            let all = Family { service, family, wanted, limit: self.limit, capacity: capacity.as_ref() };
+            let hints = all.plan(&of_family, &mut changes);
+            changes.events.extend(self.notices.event(service, family, hints));
         }
         if doomed || service.metadata.deleting() {
             changes.create.clear();
@@ -201,15 +234,15 @@ impl<'a> Wanted<'a> {
         same_addresses && endpoint.hostname.as_deref().filter(|h| !h.is_empty()) == self.hostname
     }
 
-    /// Whether an existing endpoint that stands for this one says all that it should.
-    fn equals(&self, endpoint: &Endpoint) -> bool {
+    /// Whether an existing endpoint that stands for this one says all that it should; hints are not of it if they are `allotted`.
+    fn equals(&self, endpoint: &Endpoint, allotted: bool) -> bool {
         let c = &endpoint.conditions;
         (c.ready, c.serving, c.terminating) == (Some(self.ready), Some(self.serving), Some(self.terminating))
             && endpoint.node_name.as_deref() == self.node
             && endpoint.zone.as_deref() == self.zone
             && endpoint.target_ref.get("uid").and_then(Value::as_str) == Some(&self.pod.metadata.uid)
             && endpoint.target_ref.get("kind").and_then(Value::as_str) == Some(Pod::KIND)
-            && endpoint.hints == self.hints
+            && (allotted || endpoint.hints == self.hints)
     }
 
     fn to_value(&self) -> Value {
@@ -265,6 +298,7 @@ struct Changes<'a> {
     create: Vec<Draft>,
     update: Vec<(&'a Arc<EndpointSlice>, Draft)>,
     delete: Vec<&'a Arc<EndpointSlice>>,
+    events: Vec<EventRecord>,
 }
 
 /// One service and address family.
@@ -274,10 +308,17 @@ struct Family<'a> {
     wanted: Vec<Wanted<'a>>,
     /// Endpoints of one slice.
     limit: usize,
+    /// What topology-aware hints go by, if there are to be any.
+    capacity: Option<&'a Capacity>,
 }
 
 impl<'a> Family<'a> {
-    fn plan<'s>(&self, existing: &[&'s Arc<EndpointSlice>], all: &mut Changes<'s>) {
+    /// Adds what is to be written; returns what became of topology-aware hints, if there are to be any.
+    fn plan<'s>(
+        mut self,
+        existing: &[&'s Arc<EndpointSlice>],
+        all: &mut Changes<'s>,
+    ) -> Option<Result<(), String>> {
         let mut changes = Changes::default();
         let mut groups: BTreeMap<Vec<EndpointPort>, Vec<&'s Arc<EndpointSlice>>> = BTreeMap::new();
         for slice in existing.iter().copied() {
@@ -289,26 +330,18 @@ impl<'a> Family<'a> {
                 changes.delete.push(slice);
             }
         }
-        let by_pod: HashMap<&str, usize> =
-            self.wanted.iter().enumerate().map(|(i, w)| (w.pod.metadata.name.as_str(), i)).collect();
-        let locate = |endpoint: &Endpoint| {
-            let number = *by_pod.get(endpoint.target_ref.get("name")?.as_str()?)?;
-            let wanted = &self.wanted[number];
-            wanted.stands_for(endpoint).then(|| (number, wanted.equals(endpoint)))
-        };
         let labels = labels(self.service);
-        for (ports, members) in self.by_ports() {
-            let slices = groups.remove(&ports).unwrap_or_default();
-            for packed in pack(&slices, members, self.limit, locate) {
-                let draft = || self.draft(&ports, &packed.members, &packed.news);
-                match packed.slice {
-                    None => changes.create.push(draft()),
-                    Some(slice) if packed.members.is_empty() && packed.changed => changes.delete.push(slice),
-                    Some(slice) if packed.changed || *slice.metadata.labels != labels => {
-                        changes.update.push((slice, draft()));
-                    }
-                    Some(_) => {}
+        let mut packed = self.pack(&mut groups);
+        let hints = self.capacity.map(|capacity| self.allot(capacity, &mut packed, &labels));
+        for (ports, packed) in packed {
+            let draft = || self.draft(&ports, &packed.members, &packed.news);
+            match packed.slice {
+                None => changes.create.push(draft()),
+                Some(slice) if packed.vanishes() => changes.delete.push(slice),
+                Some(slice) if packed.changed || *slice.metadata.labels != labels => {
+                    changes.update.push((slice, draft()));
                 }
+                Some(_) => {}
             }
         }
         changes.delete.extend(groups.into_values().flatten());
@@ -319,6 +352,65 @@ impl<'a> Family<'a> {
         all.create.append(&mut changes.create);
         all.update.append(&mut changes.update);
         all.delete.append(&mut changes.delete);
+        hints
+    }
+
+    /// Distributes the wanted endpoints over the slices of their ports, which are taken out of `groups`.
+    fn pack<'s>(
+        &self,
+        groups: &mut BTreeMap<Vec<EndpointPort>, Vec<&'s Arc<EndpointSlice>>>,
+    ) -> Vec<(Vec<EndpointPort>, Packed<'s>)> {
+        let by_pod: HashMap<&str, usize> =
+            self.wanted.iter().enumerate().map(|(i, w)| (w.pod.metadata.name.as_str(), i)).collect();
+        let locate = |endpoint: &Endpoint| {
+            let number = *by_pod.get(endpoint.target_ref.get("name")?.as_str()?)?;
+            let wanted = &self.wanted[number];
+            let same = || wanted.equals(endpoint, self.capacity.is_some());
+            wanted.stands_for(endpoint).then(|| (number, same()))
+        };
+        let mut all = vec![];
+        for (ports, members) in self.by_ports() {
+            let slices = groups.remove(&ports).unwrap_or_default();
+            all.extend(pack(&slices, members, self.limit, locate).into_iter().map(|p| (ports.clone(), p)));
+        }
+        all
+    }
+
+    /// Gives the endpoints topology-aware hints, or takes them away: slices with others are written as well.
+    fn allot(
+        &mut self,
+        capacity: &Capacity,
+        packed: &mut [(Vec<EndpointPort>, Packed<'_>)],
+        labels: &BTreeMap<String, String>,
+    ) -> Result<(), String> {
+        let candidates: Vec<Candidate<'_>> = packed
+            .iter()
+            .map(|(_, packed)| {
+                let same = |slice: &&Arc<EndpointSlice>| !packed.changed && *slice.metadata.labels == *labels;
+                let ready = packed.members.iter().filter(|i| self.wanted[**i].ready);
+                Candidate {
+                    ready: ready.map(|i| (*i, self.wanted[*i].zone)).collect(),
+                    unchanged: packed.slice.filter(same).map(|slice| &**slice),
+                }
+            })
+            .collect();
+        let hints = topology::hints(capacity, &candidates);
+        match &hints {
+            Ok(hints) => {
+                hints.rewritten.iter().for_each(|i| packed[*i].1.changed = true);
+                for (number, zone) in &hints.zones {
+                    self.wanted[*number].hints = json!({"forZones": [{"name": zone}]});
+                }
+            }
+            Err(_) => {
+                for (_, packed) in packed {
+                    let hinted =
+                        |slice: &Arc<EndpointSlice>| slice.endpoints.iter().any(|e| !e.hints.is_null());
+                    packed.changed |= packed.slice.is_some_and(hinted);
+                }
+            }
+        }
+        hints.map(drop)
     }
 
     /// The wanted endpoints by their ports.
@@ -426,7 +518,8 @@ impl Changes<'_> {
             .into_iter()
             .map(|s| step(delete(&**s), &format!("delete {}", s.metadata.name)))
             .collect();
-        Plan::nothing().stage(writes).stage(deletes)
+        let plan = Plan::nothing().stage(writes).stage(deletes);
+        self.events.into_iter().fold(plan, Plan::event)
     }
 }
 

@@ -1,5 +1,5 @@
 //! Which zones and nodes an endpoint should serve first.
-//! Source: KEP-4444, KEP-3015 (`spec.trafficDistribution`).
+//! Source: KEP-4444, KEP-3015 (`spec.trafficDistribution`); `topology` has those by the older annotation.
 
 use kaji_runtime::objects::Service;
 use serde_json::{Map, Value, json};
@@ -13,6 +13,8 @@ pub enum Preference {
     Zone,
     /// Endpoints of the client's node, then of its zone.
     Node,
+    /// Endpoints of the zone that they are allotted to.
+    Auto,
 }
 
 impl Preference {
@@ -23,7 +25,7 @@ impl Preference {
             .get("service.kubernetes.io/topology-aware-hints")
             .or_else(|| annotations.get("service.kubernetes.io/topology-mode"));
         if mode.is_some_and(|m| m == "Auto" || m == "auto") {
-            return Preference::None;
+            return Preference::Auto;
         }
         match service.spec.traffic_distribution.as_deref() {
             Some("PreferClose" | "PreferSameZone") => Preference::Zone,
@@ -32,10 +34,10 @@ impl Preference {
         }
     }
 
-    /// The hints of a ready endpoint; null for none.
+    /// The hints of a ready endpoint that follow from its place; null for none.
     pub fn hints(self, zone: Option<&str>, node: Option<&str>) -> Value {
         let mut hints = Map::new();
-        if let Some(zone) = zone.filter(|_| self != Preference::None) {
+        if let Some(zone) = zone.filter(|_| matches!(self, Preference::Zone | Preference::Node)) {
             hints.insert("forZones".into(), json!([{"name": zone}]));
         }
         if let Some(node) = node.filter(|_| self == Preference::Node) {

@@ -64,6 +64,11 @@ pub fn pack<'a>(
 }
 
 impl Packed<'_> {
+    /// Whether its slice has lost all endpoints.
+    pub fn vanishes(&self) -> bool {
+        self.members.is_empty() && self.changed
+    }
+
     fn fill(&mut self, left: &mut BTreeSet<usize>, limit: usize) {
         while self.members.len() < limit
             && let Some(number) = left.pop_first()

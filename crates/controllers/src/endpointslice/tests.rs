@@ -39,7 +39,7 @@ fn view(service: Value, pods: Vec<Value>, slices: Vec<Value>) -> View {
 }
 
 fn plan(service: Value, pods: Vec<Value>, slices: Vec<Value>) -> String {
-    short(&text(&reconcile(&Slices { limit: 100 }, &view(service, pods, slices), "ns", "web", &[])))
+    short(&text(&reconcile(&Slices::new(100), &view(service, pods, slices), "ns", "web", &[])))
 }
 
 /// Without the lines of events for failures, which all steps have.
@@ -49,7 +49,7 @@ fn short(text: &str) -> String {
 
 /// What the API server would hold after the creates of a plan.
 fn created(service: Value, pods: Vec<Value>) -> Vec<Value> {
-    let plan = reconcile(&Slices { limit: 100 }, &view(service, pods, vec![]), "ns", "web", &[]);
+    let plan = reconcile(&Slices::new(100), &view(service, pods, vec![]), "ns", "web", &[]);
     let writes = plan.writes().enumerate();
     let created = writes.filter_map(|(i, w)| match w {
         Write::Create { body, .. } => {
@@ -87,7 +87,7 @@ fn creates_slices_of_a_service() {
         named,
         pod("h", "", None),
     ];
-    let text = text(&reconcile(&Slices { limit: 100 }, &view(service(), pods, vec![]), "ns", "web", &[]));
+    let text = text(&reconcile(&Slices::new(100), &view(service(), pods, vec![]), "ns", "web", &[]));
     expect![[r#"
         create /apis/discovery.k8s.io/v1/namespaces/ns/endpointslices {"addressType":"IPv4","apiVersion":"discovery.k8s.io/v1","endpoints":[{"addresses":["10.1.0.1"],"conditions":{"ready":true,"serving":true,"terminating":false},"nodeName":"n1","targetRef":{"kind":"Pod","name":"a","namespace":"ns","uid":"uid-a"},"zone":"z1"},{"addresses":["10.1.0.2"],"conditions":{"ready":false,"serving":false,"terminating":false},"nodeName":"n1","targetRef":{"kind":"Pod","name":"b","namespace":"ns","uid":"uid-b"},"zone":"z1"},{"addresses":["10.1.0.3"],"conditions":{"ready":false,"serving":true,"terminating":true},"nodeName":"n1","targetRef":{"kind":"Pod","name":"c","namespace":"ns","uid":"uid-c"},"zone":"z1"},{"addresses":["10.1.0.7"],"conditions":{"ready":true,"serving":true,"terminating":false},"hostname":"g-0","nodeName":"n1","targetRef":{"kind":"Pod","name":"g","namespace":"ns","uid":"uid-g"},"zone":"z1"}],"kind":"EndpointSlice","metadata":{"annotations":{"endpoints.kubernetes.io/last-change-trigger-time":"2025-01-01T11:59:00Z"},"generateName":"web-","labels":{"endpointslice.kubernetes.io/managed-by":"endpointslice-controller.k8s.io","kubernetes.io/service-name":"web","team":"a"},"namespace":"ns","ownerReferences":[{"apiVersion":"v1","blockOwnerDeletion":true,"controller":true,"kind":"Service","name":"web","uid":"s1"}]},"ports":[{"name":"http","port":8080,"protocol":"TCP"}]}
             failed: Warning FailedToUpdateEndpointSlices: Error updating Endpoint Slices for Service ns/web: failed to create EndpointSlice for Service ns/web: {error}
@@ -185,7 +185,7 @@ fn deletes_slices_of_services_without_endpoints() {
     expect![[r#"
         delete /apis/discovery.k8s.io/v1/namespaces/ns/endpointslices/web-0 {"preconditions":{"uid":"slice0"}}
     "#]]
-    .assert_eq(&text(&reconcile(&Slices { limit: 100 }, &gone, "ns", "web", &[])));
+    .assert_eq(&text(&reconcile(&Slices::new(100), &gone, "ns", "web", &[])));
     let mut external = service();
     external["spec"]["type"] = "ExternalName".into();
     assert_eq!(plan(external, vec![pod("a", "10.1.0.1", Some(3))], vec![]), "");
@@ -204,7 +204,7 @@ fn creates_nothing_in_a_terminating_namespace() {
     let error = Error::Api(Box::new(Status::from_value(&status).unwrap()));
     let failures = [Failure { target: Target::of::<EndpointSlice>("ns", ""), error }];
     let view = view(service(), vec![], vec![]);
-    assert_eq!(text(&reconcile(&Slices { limit: 100 }, &view, "ns", "web", &failures)), "");
+    assert_eq!(text(&reconcile(&Slices::new(100), &view, "ns", "web", &failures)), "");
 }
 
 #[test]
@@ -216,4 +216,113 @@ fn a_changed_node_enqueues_the_services_of_its_pods() {
     };
     let keys = |old, new| keys_of_node(&Change { old, new }, &view).len();
     assert_eq!((keys(None, node("a")), keys(node("a"), node("b")), keys(node("a"), node("a"))), (1, 1, 0));
+}
+
+/// A service with topology-aware hints, its pods by zone, and what is there.
+fn allotted(reconciler: &Slices, zones: &[&str], annotated: bool, slices: Vec<Value>) -> Plan {
+    let mut service = service();
+    if annotated {
+        service["metadata"]["annotations"] = json!({"service.kubernetes.io/topology-mode": "Auto"});
+    }
+    let node = |zone: &&str| {
+        json!({"metadata": {"name": format!("n-{zone}"), "labels": {ZONE_LABEL: zone}},
+        "status": {"allocatable": {"cpu": "4"}, "conditions": [{"type": "Ready", "status": "True"}]}})
+    };
+    let pod = |(i, zone): (usize, &&str)| {
+        let mut pod = pod(&format!("p{i}"), &format!("10.1.0.{}", i + 1), Some(9));
+        pod["spec"]["nodeName"] = format!("n-{zone}").into();
+        pod
+    };
+    let view = View::default()
+        .with(snapshot::<Service>([service]))
+        .with(snapshot::<Pod>(zones.iter().enumerate().map(pod)))
+        .with(snapshot::<EndpointSlice>(slices))
+        .with(snapshot::<Node>(["a", "b"].iter().map(node)));
+    reconcile(reconciler, &view, "ns", "web", &[])
+}
+
+/// The slices after a plan, of which only the first is known.
+fn applied(plan: &Plan, slices: &[Value]) -> Vec<Value> {
+    let mut all = slices.to_vec();
+    for write in plan.writes() {
+        match write {
+            Write::Create { body, .. } => {
+                let mut body = body.clone();
+                body["metadata"]["name"] = "web-0".into();
+                all.push(body);
+            }
+            Write::Patch { body, .. } => all[0]["endpoints"] = body["endpoints"].clone(),
+            _ => {}
+        }
+    }
+    all
+}
+
+/// The zones of hints, and the events.
+fn hints_of(plan: &Plan, slices: &[Value]) -> String {
+    let endpoints = slices.iter().flat_map(|s| s["endpoints"].as_array().unwrap());
+    let zones: Vec<&str> =
+        endpoints.map(|e| e["hints"]["forZones"][0]["name"].as_str().unwrap_or("-")).collect();
+    let events: String =
+        plan.events.iter().map(|e| format!("\n{:?} {} {}", e.kind, e.reason, e.message)).collect();
+    format!("{} writes: {}{events}\n", plan.writes().count(), zones.join(" "))
+}
+
+#[test]
+fn topology_aware_hints_come_and_go_with_the_annotation_and_the_endpoints() {
+    let reconciler = Slices::new(100);
+    let (mut slices, mut shown) = (vec![], String::new());
+    let steps: [(&[&str], bool); 7] = [
+        (&["a", "a", "a", "b"], false),
+        (&["a", "a", "a", "b"], true),
+        (&["a", "a", "a", "b"], true),
+        (&["a", "a", "a", "b", "b"], true),
+        (&["a"], true),
+        (&["a", "b"], true),
+        (&["a", "b"], false),
+    ];
+    for (zones, annotated) in steps {
+        let plan = allotted(&reconciler, zones, annotated, slices.clone());
+        slices = applied(&plan, &slices);
+        shown += &hints_of(&plan, &slices);
+    }
+    expect![[r#"
+        1 writes: - - - -
+        1 writes: b a a b
+        Normal TopologyAwareHintsEnabled Topology Aware Hints has been enabled, addressType: IPv4
+        0 writes: b a a b
+        1 writes: - - - - -
+        Warning TopologyAwareHintsDisabled Unable to allocate minimum required endpoints to each zone without exceeding overload threshold (5 endpoints, 2 zones), addressType: IPv4
+        1 writes: -
+        Warning TopologyAwareHintsDisabled Insufficient number of endpoints (1 endpoints, 2 zones), addressType: IPv4
+        1 writes: a b
+        Normal TopologyAwareHintsEnabled Topology Aware Hints has been enabled, addressType: IPv4
+        1 writes: - -
+        Warning TopologyAwareHintsDisabled Topology Aware Hints has been disabled, addressType: IPv4
+    "#]].assert_eq(&shown);
+}
+
+#[test]
+fn a_node_that_overloads_a_zone_enqueues_services_with_topology_aware_hints() {
+    let zones = ["a", "a", "b", "b"];
+    let slices = applied(&allotted(&Slices::new(100), &zones, true, vec![]), &[]);
+    let node = |name: &str, zone: &str, cpu: &str, ready: &str| {
+        json!({"metadata": {"name": name, "labels": {ZONE_LABEL: zone}},
+            "status": {"allocatable": {"cpu": cpu}, "conditions": [{"type": "Ready", "status": ready}]}})
+    };
+    let mut auto = service();
+    auto["metadata"]["annotations"] = json!({"service.kubernetes.io/topology-mode": "auto"});
+    let keys = |service: &Value, ready: &str| {
+        let big = || node("n-big", "a", "64", ready);
+        let nodes = [node("n-a", "a", "4", "True"), node("n-b", "b", "4", "True"), big()];
+        let view = View::default()
+            .with(snapshot::<Service>([service.clone()]))
+            .with(snapshot::<Pod>([]))
+            .with(snapshot::<EndpointSlice>(slices.clone()))
+            .with(snapshot::<Node>(nodes));
+        let object = |value: Value| Some(Arc::new(crate::testing::object::<Node>(value)));
+        let old = node("n-big", "a", "64", "False");
+        keys_of_node(&Change { old: object(old), new: object(big()) }, &view).len()
+    };
+    assert_eq!((keys(&auto, "True"), keys(&auto, "False"), keys(&service(), "True")), (1, 0, 0));
 }
