@@ -15,6 +15,7 @@ mod keyring;
 pub mod local_path;
 pub mod metrics;
 pub mod node;
+mod node_lease;
 pub mod plugins;
 pub mod pods;
 pub mod public_key_pins;

@@ -14,6 +14,7 @@ pub mod faults;
 pub mod files;
 mod fleet;
 mod history;
+mod leases;
 mod listeners;
 mod metrics;
 mod nodes;
@@ -62,7 +63,8 @@ pub async fn run(
         None => listeners::Listeners::default(),
     };
     let names = fleet.names();
-    let mut nodes = Controller::new(nodes::Nodes { fleet, listeners, faults }, &informers)
+    let leases = leases::Leases::default();
+    let mut nodes = Controller::new(nodes::Nodes { fleet, listeners, faults, leases }, &informers)
         .reads::<Node>(|change: &Change<Node>, _| vec![Key::new("", change.any().metadata.name.as_str())]);
     for name in names {
         nodes = nodes.seed(Key::new("", name));

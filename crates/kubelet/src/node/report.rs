@@ -6,9 +6,10 @@
 use super::eviction::thresholds::Pressure;
 use super::machine::Machine;
 use crate::cloud::{ExternalCloud, PROVIDED_NODE_IP, node_addresses, uninitialized_taint};
+use crate::node_lease::{RENEWAL, Renewer};
 use crate::pods::context::NodeContext;
 use crate::pods::core::{Node, NodeCondition};
-use kaji_meta::time::{MicroTime, Time};
+use kaji_meta::time::Time;
 use kaji_runtime::{Client, Error, EventRecord, PatchKind, Target};
 use serde_json::{Value, json};
 use std::collections::BTreeSet;
@@ -16,8 +17,8 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::watch;
 
-/// Upstream's `nodeLeaseDurationSeconds`.
-const LEASE_SECONDS: u64 = 40;
+/// The longest wait after a lease that could not be renewed: upstream's.
+const LONGEST_LEASE_WAIT: Duration = Duration::from_secs(7);
 /// Upstream's `nodeStatusUpdateFrequency`.
 const UPDATE: Duration = Duration::from_secs(10);
 /// Upstream's `nodeStatusReportFrequency`, in seconds.
@@ -87,12 +88,24 @@ pub(super) async fn run(
             _ = stop.wait_for(|s| *s) => return,
         }
     }
+    let mut lease = Renewer::new(reporter.client.clone(), cx.config.node_name.clone());
     let lease = async {
+        let mut failed = Duration::from_millis(200);
         loop {
-            if let Err(error) = reporter.lease().await {
-                tracing::warn!(%error, "the node's lease could not be renewed");
-            }
-            kaji_runtime::time::sleep(&*cx.clock, Duration::from_secs(LEASE_SECONDS / 4)).await;
+            let uid = cx.facts.node().and_then(|node| node.metadata.uid.clone());
+            let pause = match lease.renew(uid.as_deref(), cx.clock.now()).await {
+                Ok(()) => {
+                    failed = Duration::from_millis(200);
+                    RENEWAL
+                }
+                Err(error) => {
+                    tracing::warn!(%error, "the node's lease could not be renewed");
+                    let pause = failed;
+                    failed = (failed * 2).min(LONGEST_LEASE_WAIT);
+                    pause
+                }
+            };
+            kaji_runtime::time::sleep(&*cx.clock, pause).await;
         }
     };
     let status = async {
@@ -182,35 +195,6 @@ impl Reporter {
             }
             created => created.map(drop),
         }
-    }
-
-    async fn lease(&self) -> Result<(), Error> {
-        let name = &self.cx.config.node_name;
-        let owner = self.cx.facts.node().and_then(|n| n.metadata.uid.clone());
-        let owners: Vec<Value> = owner
-            .iter()
-            .map(|uid| json!({"apiVersion": "v1", "kind": "Node", "name": name, "uid": uid}))
-            .collect();
-        let target = Target {
-            group: "coordination.k8s.io".into(),
-            version: "v1".into(),
-            resource: "leases".into(),
-            namespace: "kube-node-lease".into(),
-            name: name.clone(),
-            subresource: String::new(),
-        };
-        let body = json!({
-            "apiVersion": "coordination.k8s.io/v1",
-            "kind": "Lease",
-            "metadata": {"name": name, "namespace": "kube-node-lease", "ownerReferences": owners},
-            "spec": {
-                "holderIdentity": name,
-                "leaseDurationSeconds": LEASE_SECONDS,
-                "renewTime": MicroTime::new(self.cx.clock.now()).to_string(),
-            },
-        });
-        let query = "fieldManager=kubelet&force=true";
-        self.client.patch(&target, PatchKind::Apply.content_type(), query, &body).await.map(drop)
     }
 
     /// Writes the status if it differs or is old. Whether the node is ready.

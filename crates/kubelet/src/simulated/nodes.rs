@@ -1,18 +1,22 @@
 //! The Node objects of simulated nodes, their heartbeats and leases.
+//!
+//! Invariant: the lease of a node is renewed when it is due, whatever else brings the node's turn.
 
 use super::{
     faults::{self, Faults},
     fleet::{Fleet, SimulatedNode},
+    leases::Leases,
     listeners::Listeners,
 };
+use crate::node_lease::RENEWAL;
+use futures_util::future::BoxFuture;
 use kaji_runtime::{
-    Cx, EventRecord, Key, PatchKind, Plan, Projection, Reconciler, Step, Target, View, Write, objects::Node,
+    Client, Cx, Error, EventRecord, Key, PatchKind, Plan, Projection, Reconciler, Step, Target, View, Write,
+    objects::Node,
 };
 use serde_json::{Value, json};
-use std::{collections::BTreeMap, net::SocketAddr, sync::Arc, time::Duration};
+use std::{collections::BTreeMap, net::SocketAddr, sync::Arc};
 
-/// Upstream's `nodeLeaseDurationSeconds`; leases are renewed every quarter of it.
-const LEASE_SECONDS: u64 = 40;
 /// Upstream's `nodeStatusReportFrequency`.
 const STATUS_SECONDS: i64 = 300;
 /// The port that a node without a listener reports: upstream's.
@@ -26,6 +30,8 @@ pub struct Nodes {
     pub listeners: Listeners,
     /// Which of them are down.
     pub faults: Arc<Faults>,
+    /// Their leases.
+    pub leases: Leases,
 }
 
 /// What a node has for pods: thousandths of processors, bytes.
@@ -43,12 +49,29 @@ impl Reconciler for Nodes {
         Some(super::agent(&key.name))
     }
 
+    fn prepares(&self) -> bool {
+        true
+    }
+
+    fn prepare<'a>(&'a self, view: &'a View, key: &'a Key, client: &'a Client) -> BoxFuture<'a, ()> {
+        let nodes = view.get::<Node>();
+        let up = nodes.by_key(key).is_some_and(|node| faults::of(node).is_none());
+        Box::pin(async move {
+            if up && self.fleet.place(&key.name).is_some() {
+                self.leases.read(&key.name, &client.named(&super::agent(&key.name))).await;
+            }
+        })
+    }
+
+    fn written(&self, key: &Key, write: &Write, outcome: Result<&Value, &Error>) {
+        self.leases.written(&key.name, write, outcome.ok());
+    }
+
     fn reconcile(&self, view: &View, key: &Key, cx: &Cx<'_>) -> Plan {
         let Some(place) = self.fleet.place(&key.name) else { return Plan::nothing() };
         let now = kaji_meta::time::Time::new(cx.now).to_string();
         let known = view.get::<Node>();
         let target = Target::of::<Node>("", &key.name);
-        let renew = Duration::from_secs(LEASE_SECONDS / 4);
         match known.get("", &key.name) {
             None => {
                 let mut collection = target.clone();
@@ -94,8 +117,9 @@ impl Reconciler for Nodes {
                     });
                     steps.push(Step { write, on_success: rebooted, on_failure: None });
                 }
-                steps.push(plain(lease(node, cx.now)));
-                Plan::nothing().stage(steps).again_after(renew)
+                let (renewal, wait) = self.leases.next(node, cx.now);
+                steps.extend(renewal.map(plain));
+                Plan::nothing().stage(steps).again_after(wait.min(RENEWAL))
             }
         }
     }
@@ -213,51 +237,24 @@ fn status(place: &SimulatedNode, listener: Option<SocketAddr>, now: &str, boot: 
     })
 }
 
-/// The node's lease, written by apply: created when missing, renewed else.
-fn lease(node: &Node, now: jiff::Timestamp) -> Write {
-    let name = &node.metadata.name;
-    Write::Patch {
-        target: Target {
-            group: "coordination.k8s.io".into(),
-            version: "v1".into(),
-            resource: "leases".into(),
-            namespace: "kube-node-lease".into(),
-            name: name.clone(),
-            subresource: String::new(),
-        },
-        kind: PatchKind::Apply,
-        body: json!({
-            "apiVersion": "coordination.k8s.io/v1",
-            "kind": "Lease",
-            "metadata": {
-                "name": name,
-                "namespace": "kube-node-lease",
-                "ownerReferences": [
-                    {"apiVersion": "v1", "kind": "Node", "name": name, "uid": node.metadata.uid},
-                ],
-            },
-            "spec": {
-                "holderIdentity": name,
-                "leaseDurationSeconds": LEASE_SECONDS,
-                "renewTime": kaji_meta::time::MicroTime::new(now).to_string(),
-            },
-        }),
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
     use kaji_meta::random::SeededRandom;
     use kaji_runtime::Snapshot;
 
-    fn plan(nodes: Vec<Node>, listeners: &Listeners) -> Vec<String> {
+    /// The reconciler, which knows that `sim-1` has no lease.
+    fn nodes(fleet: Fleet, listeners: &Listeners) -> Nodes {
+        let leases = Leases::absent("sim-1");
+        Nodes { fleet, listeners: listeners.clone(), faults: Arc::default(), leases }
+    }
+
+    fn plan(known: Vec<Node>, listeners: &Listeners) -> Vec<String> {
         let random = SeededRandom::new(1);
         let now = "2026-01-01T00:10:00Z".parse().unwrap();
         let cx = Cx { now, random: &random, failures: &[] };
-        let view = View::default().with(Snapshot::of(nodes));
-        let plan = Nodes { fleet: Fleet::numbered(2), listeners: listeners.clone(), faults: Arc::default() }
-            .reconcile(&view, &Key::new("", "sim-1"), &cx);
+        let view = View::default().with(Snapshot::of(known));
+        let plan = nodes(Fleet::numbered(2), listeners).reconcile(&view, &Key::new("", "sim-1"), &cx);
         plan.writes()
             .map(|w| match w {
                 Write::Create { target, .. } => format!("POST {}", target.path()),
@@ -271,7 +268,7 @@ mod tests {
     fn registers_a_node_reports_its_status_and_renews_its_lease() {
         let closed = Listeners::default();
         assert_eq!(plan(vec![], &closed), ["POST /api/v1/nodes"]);
-        let lease = "PATCH /apis/coordination.k8s.io/v1/namespaces/kube-node-lease/leases/sim-1";
+        let lease = "POST /apis/coordination.k8s.io/v1/namespaces/kube-node-lease/leases";
         let place = Fleet::numbered(1).place("sim-1").unwrap();
         let node: Node = serde_json::from_value(object(&place)).unwrap();
         let both = ["PATCH /api/v1/nodes/sim-1/status", lease];
@@ -305,7 +302,7 @@ mod tests {
         assert!(spec.get("providerID").is_none());
         // Addresses that the cloud gave stay.
         let fleet = Fleet::numbered(1).with_external_cloud(true);
-        let nodes = Nodes { fleet, listeners: Listeners::default(), faults: Arc::default() };
+        let nodes = nodes(fleet, &Listeners::default());
         let mut node = object(&place);
         node["status"] = json!({"addresses": [{"type": "InternalIP", "address": "10.0.0.1"}]});
         let node: Node = serde_json::from_value(node).unwrap();
@@ -324,7 +321,7 @@ mod tests {
         for other in ["sim-3", "sim-0", "node-1", "sim-"] {
             let view = View::default().with(Snapshot::<Node>::default());
             assert!(
-                Nodes { fleet: Fleet::numbered(2), listeners: Listeners::default(), faults: Arc::default() }
+                nodes(Fleet::numbered(2), &Listeners::default())
                     .reconcile(&view, &Key::new("", other), &cx)
                     .is_empty(),
                 "{other}"

@@ -6,4 +6,5 @@ mod control;
 mod forks;
 mod kube_rs;
 mod node_failure;
+mod node_leases;
 mod volumes;
