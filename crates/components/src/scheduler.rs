@@ -13,6 +13,7 @@ const NAME: &str = "kube-scheduler";
 /// # Errors
 /// Files and addresses that cannot be used.
 pub async fn run(options: SchedulerOptions, stop: watch::Receiver<bool>) -> Result<(), ComponentError> {
+    options.warnings.iter().for_each(|warning| tracing::warn!("scheduler configuration: {warning}"));
     let (text, features) = (options.configuration, options.features);
     let configuration = move || Configuration::of_file(text.as_deref(), features);
     // Each term has one of its own.

@@ -13,6 +13,7 @@ pub use signing::{SignerFiles, SigningFiles};
 
 use clap::{ArgAction, Args};
 use kaji_runtime::LeaseTiming;
+use kaji_scheduler::ProcessConfiguration;
 use kaji_server::{FlagValues, TlsOptions, TlsSuite, TlsVersion};
 use std::{
     net::{IpAddr, Ipv4Addr, SocketAddr},
@@ -41,27 +42,27 @@ struct ConnectionFlags {
 #[derive(Args, Clone, Debug)]
 #[command(next_help_heading = "Leader election")]
 struct ElectionFlags {
-    /// Whether this process takes a lease before its loops run, so that one of several processes runs them.
-    #[arg(long, default_value_t = true, num_args = 0..=1, require_equals = true, default_missing_value = "true", action = ArgAction::Set)]
-    leader_elect: bool,
-    /// How long the lease lasts after its last renewal.
-    #[arg(long, value_name = "DURATION", default_value = "15s", value_parser = super::duration)]
-    leader_elect_lease_duration: Duration,
-    /// For how long the leader tries to renew the lease before it stops leading.
-    #[arg(long, value_name = "DURATION", default_value = "10s", value_parser = super::duration)]
-    leader_elect_renew_deadline: Duration,
-    /// The time between two attempts to take or renew the lease.
-    #[arg(long, value_name = "DURATION", default_value = "2s", value_parser = super::duration)]
-    leader_elect_retry_period: Duration,
+    /// Whether this process takes a lease before its loops run, so that one of several processes runs them (default true).
+    #[arg(long, num_args = 0..=1, require_equals = true, default_missing_value = "true", action = ArgAction::Set)]
+    leader_elect: Option<bool>,
+    /// How long the lease lasts after its last renewal (default 15s).
+    #[arg(long, value_name = "DURATION", value_parser = super::duration)]
+    leader_elect_lease_duration: Option<Duration>,
+    /// For how long the leader tries to renew the lease before it stops leading (default 10s).
+    #[arg(long, value_name = "DURATION", value_parser = super::duration)]
+    leader_elect_renew_deadline: Option<Duration>,
+    /// The time between two attempts to take or renew the lease (default 2s).
+    #[arg(long, value_name = "DURATION", value_parser = super::duration)]
+    leader_elect_retry_period: Option<Duration>,
     /// The resource that is the lock: leases.
     #[arg(long, value_name = "RESOURCE", default_value = "leases")]
     leader_elect_resource_lock: String,
     /// The lease's name. Default: the component's.
     #[arg(long, value_name = "NAME")]
     leader_elect_resource_name: Option<String>,
-    /// The lease's namespace.
-    #[arg(long, value_name = "NAMESPACE", default_value = "kube-system")]
-    leader_elect_resource_namespace: String,
+    /// The lease's namespace (default kube-system).
+    #[arg(long, value_name = "NAMESPACE")]
+    leader_elect_resource_namespace: Option<String>,
 }
 
 /// The server of health and metrics.
@@ -185,13 +186,14 @@ pub(crate) struct Defaults {
 impl ElectionFlags {
     /// Source: `LeaderElectionConfiguration`'s validation in `k8s.io/component-base`.
     fn options(self, name: &str) -> Result<Option<ElectionOptions>, String> {
-        if !self.leader_elect {
+        if self.leader_elect == Some(false) {
             return Ok(None);
         }
+        let usual = LeaseTiming::default();
         let timing = LeaseTiming {
-            duration: self.leader_elect_lease_duration,
-            renew_deadline: self.leader_elect_renew_deadline,
-            retry_period: self.leader_elect_retry_period,
+            duration: self.leader_elect_lease_duration.unwrap_or(usual.duration),
+            renew_deadline: self.leader_elect_renew_deadline.unwrap_or(usual.renew_deadline),
+            retry_period: self.leader_elect_retry_period.unwrap_or(usual.retry_period),
         };
         let (duration, deadline, retry) = (timing.duration, timing.renew_deadline, timing.retry_period);
         let positive = [("lease-duration", duration), ("renew-deadline", deadline), ("retry-period", retry)];
@@ -220,7 +222,8 @@ impl ElectionFlags {
             ));
         }
         let name = self.leader_elect_resource_name.unwrap_or_else(|| name.to_owned());
-        Ok(Some(ElectionOptions { namespace: self.leader_elect_resource_namespace, name, timing }))
+        let namespace = self.leader_elect_resource_namespace.unwrap_or_else(|| "kube-system".to_owned());
+        Ok(Some(ElectionOptions { namespace, name, timing }))
     }
 }
 
@@ -250,6 +253,36 @@ impl ServingFlags {
 }
 
 impl ComponentFlags {
+    /// With what a scheduler configuration says of the process: of the election, flags count more, of the connection, the file.
+    fn with_file(mut self, file: &ProcessConfiguration) -> ComponentFlags {
+        let (flags, election) = (&mut self.election, file.leader_election.clone());
+        flags.leader_elect = flags.leader_elect.or(election.leader_elect);
+        flags.leader_elect_lease_duration = flags.leader_elect_lease_duration.or(election.lease_duration);
+        flags.leader_elect_renew_deadline = flags.leader_elect_renew_deadline.or(election.renew_deadline);
+        flags.leader_elect_retry_period = flags.leader_elect_retry_period.or(election.retry_period);
+        let name = flags.leader_elect_resource_name.take();
+        flags.leader_elect_resource_name = name.or(election.resource_name);
+        let namespace = flags.leader_elect_resource_namespace.take();
+        flags.leader_elect_resource_namespace = namespace.or(election.resource_namespace);
+        let (flags, connection) = (&mut self.connection, file.client_connection.clone());
+        let kubeconfig = flags.kubeconfig.take();
+        flags.kubeconfig = connection.kubeconfig.or(kubeconfig);
+        flags.kube_api_qps = connection.qps.or(flags.kube_api_qps);
+        flags.kube_api_burst = connection.burst.or(flags.kube_api_burst);
+        self
+    }
+
+    /// The flags of the connection that a configuration file overrules.
+    fn overruled(&self, file: &ProcessConfiguration) -> Vec<&'static str> {
+        let (flags, file) = (&self.connection, &file.client_connection);
+        let both = [
+            ("--kubeconfig", flags.kubeconfig.is_some() && file.kubeconfig.is_some()),
+            ("--kube-api-qps", flags.kube_api_qps.is_some() && file.qps.is_some()),
+            ("--kube-api-burst", flags.kube_api_burst.is_some() && file.burst.is_some()),
+        ];
+        both.into_iter().filter(|(_, both)| *both).map(|(flag, _)| flag).collect()
+    }
+
     /// # Errors
     /// For flags that contradict each other.
     fn options(self, defaults: &Defaults) -> Result<ComponentOptions, String> {
@@ -326,5 +359,29 @@ mod tests {
         ] {
             assert!(parse(bad).is_err(), "{bad:?}");
         }
+    }
+
+    #[test]
+    fn of_the_election_flags_count_more_than_a_file_and_of_the_connection_the_file() {
+        let flags = ["kaji", "--leader-elect-lease-duration=15s", "--kubeconfig=/flag", "--kube-api-burst=7"];
+        let flags = Flags::try_parse_from(flags).unwrap().flags;
+        let mut file = ProcessConfiguration::default();
+        file.leader_election.lease_duration = Some(Duration::from_secs(60));
+        file.leader_election.renew_deadline = Some(Duration::from_secs(12));
+        file.leader_election.resource_namespace = Some("n".into());
+        file.client_connection.kubeconfig = Some("/file".into());
+        file.client_connection.qps = Some(-1.0);
+        assert_eq!(flags.overruled(&file), ["--kubeconfig"]);
+        let defaults = Defaults { name: "kube-component", port: 10257, limit: (20.0, 30) };
+        let options = flags.clone().with_file(&file).options(&defaults).unwrap();
+        let election = options.election.unwrap();
+        let timing = election.timing;
+        assert_eq!((timing.duration.as_secs(), timing.renew_deadline.as_secs()), (15, 12));
+        assert_eq!((&*election.namespace, &*election.name), ("n", "kube-component"));
+        assert_eq!(options.connection.kubeconfig.unwrap(), PathBuf::from("/file"));
+        assert_eq!(options.connection.limit, None);
+        file.client_connection.qps = Some(20.0);
+        let options = flags.with_file(&file).options(&defaults).unwrap();
+        assert_eq!(options.connection.limit, Some((20.0, 7)));
     }
 }

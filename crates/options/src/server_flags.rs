@@ -189,17 +189,21 @@ struct ControllerFlags {
     /// until it is deleted (default 8760h).
     #[arg(long, value_name = "DURATION", value_parser = kaji_server::parse_timeout)]
     legacy_service_account_token_clean_up_period: Option<Duration>,
-    /// A KubeSchedulerConfiguration file (kubescheduler.config.k8s.io/v1): profiles, their plugins and arguments, backoffs.
+    /// A KubeSchedulerConfiguration file (kubescheduler.config.k8s.io/v1): profiles, their plugins and arguments, extenders, backoffs.
     #[arg(long, value_name = "FILE")]
     scheduler_config: Option<PathBuf>,
 }
 
-/// The text of a scheduler configuration that is understood.
-pub(crate) fn scheduler_configuration(flag: &str, file: &Path, features: Features) -> Result<String, String> {
+/// The text of a scheduler configuration that is understood, and what it says of the process.
+pub(crate) fn scheduler_configuration(
+    flag: &str,
+    file: &Path,
+    features: Features,
+) -> Result<(String, kaji_scheduler::ProcessConfiguration), String> {
     let wrong = |error: &dyn std::fmt::Display| format!("{flag} {}: {error}", file.display());
     let text = std::fs::read_to_string(file).map_err(|e| wrong(&e))?;
-    kaji_scheduler::Configuration::parse(&text, features).map_err(|e| wrong(&e))?;
-    Ok(text)
+    let read = kaji_scheduler::Configuration::parse(&text, features).map_err(|e| wrong(&e))?;
+    Ok((text, read.process))
 }
 
 impl ServerFlags {
@@ -256,7 +260,9 @@ impl ServerFlags {
                 .controller_flags
                 .scheduler_config
                 .as_deref()
-                .map(|file| scheduler_configuration("--scheduler-config", file, features))
+                .map(|file| {
+                    scheduler_configuration("--scheduler-config", file, features).map(|(text, _)| text)
+                })
                 .transpose()?,
             unused_token_period: self.controller_flags.legacy_service_account_token_clean_up_period,
             autoscaler: self.autoscaler.into_config()?,

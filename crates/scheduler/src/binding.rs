@@ -2,11 +2,14 @@
 //!
 //! Invariant: a pod that was not bound leaves no reservation: whatever fails, the state comes back for unreserving.
 
-use crate::framework::{BindContext, Binding, CycleState, Outcome, Profile, Status};
-use crate::metrics::{Ending, Point};
+use crate::{
+    extenders::ExtenderCalls,
+    framework::{BindContext, Binding, CycleState, Outcome, Profile, Status},
+    metrics::{Ending, Point, extension},
+};
 use kaji_meta::time::Clock;
 use kaji_runtime::{Client, EventRecord, Key, Write, time};
-use std::time::Duration;
+use std::{sync::Arc, time::Duration};
 use tokio::time::Instant;
 
 /// What binding a pod needs beside its context.
@@ -17,6 +20,8 @@ pub struct BindingCycle {
     pub state: CycleState,
     /// The longest wait that a permit plugin asked for.
     pub wait: Option<Duration>,
+    /// One of them may bind the pod.
+    pub extenders: Arc<ExtenderCalls>,
 }
 
 impl BindingCycle {
@@ -37,14 +42,16 @@ impl BindingCycle {
     async fn run_to_end(&mut self, profile: &Profile, clock: &dyn Clock) -> Outcome {
         let (context, state) = (&self.context, &mut self.state);
         if let Some(wait) = self.wait {
-            let began = time::instant(clock);
-            tokio::select! {
+            let (began, since) = (time::instant(clock), Instant::now());
+            let waited = tokio::select! {
                 biased;
-                permitted = permitted(profile, context) => permitted?,
+                permitted = permitted(profile, context) => permitted,
                 () = time::sleep_until(clock, began + wait) => {
-                    return Err(Status::unschedulable(format!("pod {} timed out waiting on permit", context.pod.key())));
+                    Err(Status::unschedulable(format!("pod {} timed out waiting on permit", context.pod.key())))
                 }
-            }
+            };
+            profile.meter.permit_waited(Ending::from(&waited), since);
+            waited?;
         }
         let since = Instant::now();
         let prepared = pre_bind(profile, context, state).await;
@@ -57,7 +64,9 @@ impl BindingCycle {
         let (context, state, since) = (&self.context, &self.state, Instant::now());
         for points in profile.points() {
             if let Some(point) = &points.post_bind {
-                point.post_bind(&context.pod, state, &context.node);
+                let at = (points.plugin.name(), extension::POST_BIND);
+                let post_bind = || point.post_bind(&context.pod, state, &context.node);
+                profile.meter.plugin(state.timed, at, |()| Ending::Success, post_bind);
             }
         }
         profile.meter.observe(Point::PostBind, Ending::Success, since);
@@ -70,9 +79,20 @@ impl BindingCycle {
     }
 
     async fn bind(&self, profile: &Profile) -> Outcome {
+        if self.extenders.bind(&self.context.pod, &self.context.node).await? {
+            return Ok(());
+        }
         for points in profile.points() {
             let Some(point) = &points.bind else { continue };
+            let since = Instant::now();
             let bound = point.bind(&self.context, &self.state).await;
+            if self.state.timed {
+                profile.meter.executed(
+                    (points.plugin.name(), extension::BIND),
+                    Binding::ending(&bound),
+                    since,
+                );
+            }
             if bound.map_err(|s| s.by(points.plugin.name()))? == Binding::Bound {
                 return Ok(());
             }
@@ -104,7 +124,13 @@ async fn pre_bind(profile: &Profile, context: &BindContext, state: &mut CycleSta
         if let Some(point) = &points.pre_bind
             && !point.skips(&context.pod, state, &context.node)
         {
-            point.pre_bind(context, state).await.map_err(|s| s.by(points.plugin.name()))?;
+            let since = Instant::now();
+            let prepared = point.pre_bind(context, state).await;
+            if state.timed {
+                let at = (points.plugin.name(), extension::PRE_BIND);
+                profile.meter.executed(at, Ending::from(&prepared), since);
+            }
+            prepared.map_err(|s| s.by(points.plugin.name()))?;
         }
     }
     Ok(())

@@ -1,22 +1,26 @@
-//! What the scheduler is started with: profiles, backoffs, and how many nodes are enough; of a `KubeSchedulerConfiguration`.
+//! What the scheduler is started with: profiles, extenders, backoffs, how many nodes are enough, and what concerns the process; of a
+//! `KubeSchedulerConfiguration`.
 //!
 //! Invariants:
-//! - What a file says is in force, or the file is refused: extenders, leader election and everything else that has no effect here
-//!   is an error.
+//! - What a file says is in force, or the file is refused; for fields of the process that can have no effect there is a warning.
 //! - A profile has one plugin that orders the queue, the same in all profiles, and one that binds at least.
 //!
 //! Source: Kubernetes, "Scheduler Configuration" (`kubescheduler.config.k8s.io/v1`).
 
+mod process;
 #[cfg(test)]
 mod tests;
 
+pub use process::{ClientConnection, LeaderElection, ProcessConfiguration};
+
 use crate::{
+    extenders::{self, Extenders},
     framework::{Points, Profile, ProfileConfig, profile::Weighted},
     plugins::{self, Entry},
     scheduling_queue::Backoffs,
 };
 use kaji_meta::Features;
-use serde_json::Value;
+use serde_json::{Value, json};
 use std::{collections::BTreeMap, time::Duration};
 
 /// Why a configuration is refused.
@@ -39,6 +43,10 @@ fn invalid<T>(text: impl Into<String>) -> Result<T, ConfigurationError> {
 pub struct Configuration {
     /// One for each scheduler name.
     pub profiles: Vec<Profile>,
+    /// Servers that have a say in decisions.
+    pub extenders: Extenders,
+    /// What concerns the process.
+    pub process: ProcessConfiguration,
     /// Of pods after failed attempts.
     pub backoffs: Backoffs,
     /// The feature gates.
@@ -96,40 +104,72 @@ impl Configuration {
     fn of(raw: &Value, features: Features) -> Result<Self, ConfigurationError> {
         const KNOWN: &[&str] = &[
             "apiVersion",
+            "clientConnection",
+            "delayCacheUntilActive",
+            "enableContentionProfiling",
+            "enableProfiling",
+            "extenders",
             "kind",
+            "leaderElection",
+            "parallelism",
             "percentageOfNodesToScore",
             "podInitialBackoffSeconds",
             "podMaxBackoffSeconds",
             "profiles",
         ];
         only_known(raw, KNOWN, "")?;
+        let process = ProcessConfiguration::parse(raw)?;
+        let extenders = extenders::parse(&raw["extenders"]).and_then(Extenders::new);
+        let extenders = extenders.map_err(ConfigurationError::Invalid)?;
         let percentage = percentage(raw)?;
-        let seconds = |key: &str, default: i64| match raw[key].as_i64().unwrap_or(default) {
-            seconds if seconds > 0 => Ok(seconds.unsigned_abs()),
-            seconds => invalid(format!("{key}: Invalid value: {seconds}: must be greater than 0")),
-        };
-        let (first, last) = (seconds("podInitialBackoffSeconds", 1)?, seconds("podMaxBackoffSeconds", 10)?);
-        if last < first {
-            return invalid(format!(
-                "podMaxBackoffSeconds: Invalid value: {last}: must be greater than or equal to PodInitialBackoffSeconds"
-            ));
-        }
+        let backoffs = backoffs(raw)?;
         let none = [Value::Null];
-        let list = raw["profiles"].as_array().map_or(&none[..], Vec::as_slice);
+        let list = match &raw["profiles"] {
+            Value::Null => &none[..],
+            Value::Array(list) => list,
+            _ => return invalid("profiles: must be a list"),
+        };
         if list.is_empty() {
             return invalid("profiles: Required value");
         }
         let mut profiles: Vec<Profile> = vec![];
         for raw in list {
-            let profile = profile(raw, percentage, features)?;
+            let mut profile = profile(raw, percentage, features, &extenders.ignored_resources())?;
+            if !extenders.is_empty() {
+                profile = profile.extended();
+            }
             let name = &profile.config.scheduler_name;
             if profiles.iter().any(|other| other.config.scheduler_name == *name) {
                 return invalid(format!("duplicate profile with scheduler name {name:?}"));
             }
             profiles.push(profile);
         }
-        let backoffs = Backoffs { initial: Duration::from_secs(first), max: Duration::from_secs(last) };
-        Ok(Configuration { profiles, backoffs, features })
+        Ok(Configuration { profiles, extenders, process, backoffs, features })
+    }
+}
+
+fn backoffs(raw: &Value) -> Result<Backoffs, ConfigurationError> {
+    let seconds = |key: &str, default: i64| match number(raw, key)?.unwrap_or(default) {
+        seconds if seconds > 0 => Ok(seconds.unsigned_abs()),
+        seconds => invalid(format!("{key}: Invalid value: {seconds}: must be greater than 0")),
+    };
+    let (first, last) = (seconds("podInitialBackoffSeconds", 1)?, seconds("podMaxBackoffSeconds", 10)?);
+    if last < first {
+        return invalid(format!(
+            "podMaxBackoffSeconds: Invalid value: {last}: must be greater than or equal to PodInitialBackoffSeconds"
+        ));
+    }
+    Ok(Backoffs { initial: Duration::from_secs(first), max: Duration::from_secs(last) })
+}
+
+/// A whole number, if the field is there.
+fn number(raw: &Value, key: &str) -> Result<Option<i64>, ConfigurationError> {
+    match &raw[key] {
+        Value::Null => Ok(None),
+        value => match value.as_i64() {
+            Some(number) => Ok(Some(number)),
+            None => invalid(format!("{key}: {value} is no whole number")),
+        },
     }
 }
 
@@ -139,7 +179,7 @@ fn only_known(raw: &Value, known: &[&str], path: &str) -> Result<(), Configurati
 }
 
 fn percentage(raw: &Value) -> Result<Option<u32>, ConfigurationError> {
-    match raw["percentageOfNodesToScore"].as_i64() {
+    match number(raw, "percentageOfNodesToScore")? {
         None => Ok(None),
         Some(percent @ 0..=100) => Ok(u32::try_from(percent).ok()),
         Some(percent) => {
@@ -159,6 +199,7 @@ fn profile(
     raw: &Value,
     default_percentage: Option<u32>,
     features: Features,
+    ignored: &[&str],
 ) -> Result<Profile, ConfigurationError> {
     only_known(
         raw,
@@ -166,7 +207,12 @@ fn profile(
         "profiles[].",
     )?;
     let scheduler_name = raw["schedulerName"].as_str().unwrap_or("default-scheduler").to_owned();
-    let args = arguments(&raw["pluginConfig"], features)?;
+    let mut args = arguments(&raw["pluginConfig"], features)?;
+    let fit = args.get(FIT).map_or(Value::Null, |args| (*args).clone());
+    let fit = ignoring(fit, ignored);
+    if !ignored.is_empty() {
+        args.insert(FIT, &fit);
+    }
     let sets = &raw["plugins"];
     let known: Vec<&str> = POINTS.iter().copied().chain(["multiPoint"]).collect();
     only_known(sets, &known, "profiles[].plugins.")?;
@@ -195,6 +241,20 @@ fn profile(
     let config = ProfileConfig { scheduler_name, percentage_of_nodes_to_score };
     let chosen = chosen.into_iter().filter(|c| !c.points.is_empty());
     Ok(Profile::new(config, chosen.map(|c| Weighted { points: c.points, weight: c.weight }).collect()))
+}
+
+/// The plugin that looks at resources.
+const FIT: &str = "NodeResourcesFit";
+
+/// The plugin's arguments, with the resources that extenders see to in place of the ones that it would ignore.
+fn ignoring(mut args: Value, ignored: &[&str]) -> Value {
+    if args.is_null() {
+        args = json!({});
+    }
+    if let Some(args) = args.as_object_mut() {
+        args.insert("ignoredResources".to_owned(), json!(ignored));
+    }
+    args
 }
 
 /// Enables and disables plugins at one extension point.

@@ -20,7 +20,7 @@ pub mod profile;
 pub mod state;
 pub mod status;
 
-pub use events::{Actions, Change, Event, EventInterest, Hint, Resource};
+pub use events::{Actions, Change, Event, EventInterest, EventName, Hint, Resource};
 pub use listers::{Listers, Reads};
 pub use nominator::Nominator;
 pub use pod_groups::PodGroups;

@@ -6,7 +6,8 @@
 //! - `devices`: devices of dynamic resource allocation, and the search for them.
 //! - `schedule_one`: one decision, pure; `memory`: what decisions about equal pods have in common.
 //! - `scheduling_queue`, `scheduler`, `changes`, `binding`, `preemption`, `status_writer`, `metrics`: the loop around it.
-//! - `configuration`: profiles of a configuration file.
+//! - `extenders`: servers of the user that have a say in decisions, and the calls to them.
+//! - `configuration`: profiles, extenders and the process, of a configuration file.
 //! - `verdicts`: what each node says to a pod, for explanations.
 //!
 //! Invariants: a node's requested resources are the sum over its bound and assumed pods, each counted once; an
@@ -18,6 +19,7 @@ mod cache;
 mod changes;
 mod configuration;
 mod devices;
+mod extenders;
 pub mod framework;
 mod matcher;
 mod memory;
@@ -38,7 +40,9 @@ pub(crate) mod testing;
 mod verdicts;
 
 pub use cache::Cache;
-pub use configuration::{Configuration, ConfigurationError};
+pub use configuration::{
+    ClientConnection, Configuration, ConfigurationError, LeaderElection, ProcessConfiguration,
+};
 pub use memory::Memory;
 pub use metrics::Metrics;
 pub use node_selector::{NodeSelector, NodeTerm, RequiredNodes};

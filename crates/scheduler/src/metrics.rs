@@ -2,11 +2,11 @@
 
 mod devices;
 mod framework;
-mod incoming;
+mod queue;
 
 pub use devices::{BindingConditionsResult, DeviceMetrics};
-pub use framework::{Ending, FrameworkMetrics, Point, PointMeter};
-pub use incoming::{IncomingPods, Queue};
+pub use framework::{Ending, FrameworkMetrics, Point, PointMeter, extension};
+pub use queue::{Queue, QueueMetrics};
 
 use crate::scheduling_queue::Pending;
 use prometheus_client::{
@@ -28,14 +28,18 @@ struct QueueLabels {
 }
 
 #[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
-struct PluginLabels {
-    plugin: &'static str,
-    profile: String,
+struct KindLabels {
+    r#type: &'static str,
 }
 
 #[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
-struct KindLabels {
-    r#type: &'static str,
+struct OperationLabels {
+    operation: &'static str,
+}
+
+#[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
+struct ResultLabels {
+    result: &'static str,
 }
 
 #[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
@@ -73,10 +77,13 @@ pub struct Metrics {
     pod_duration: Family<PodLabels, Histogram, fn() -> Histogram>,
     pod_attempts: Histogram,
     pending: Family<QueueLabels, Gauge>,
-    unschedulable: Family<PluginLabels, Gauge>,
     cache: Family<KindLabels, Gauge>,
     preemption_attempts: Counter,
     preemption_victims: Histogram,
+    preemption_tasks: Family<ResultLabels, Counter>,
+    preemption_task_duration: Family<ResultLabels, Histogram, fn() -> Histogram>,
+    tasks: Family<OperationLabels, Gauge>,
+    after_flush: Counter,
     group_attempts: Family<AttemptLabels, Counter>,
     group_algorithm: Histogram,
     group_duration: Family<AttemptLabels, Histogram, fn() -> Histogram>,
@@ -85,7 +92,7 @@ pub struct Metrics {
     /// Of extension points and plugins.
     pub framework: FrameworkMetrics,
     /// Of the scheduling queue.
-    pub incoming: IncomingPods,
+    pub queue: QueueMetrics,
 }
 
 /// Upstream's exponential buckets from 1 ms to 16 s.
@@ -107,16 +114,19 @@ impl Default for Metrics {
             pod_duration: Family::new_with_constructor(pod_seconds as fn() -> Histogram),
             pod_attempts: Histogram::new([1.0, 2.0, 4.0, 8.0, 16.0]),
             pending: Family::default(),
-            unschedulable: Family::default(),
             cache: Family::default(),
             preemption_attempts: Counter::default(),
             preemption_victims: Histogram::new([1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0]),
+            preemption_tasks: Family::default(),
+            preemption_task_duration: Family::new_with_constructor(pod_seconds as fn() -> Histogram),
+            tasks: Family::default(),
+            after_flush: Counter::default(),
             group_attempts: Family::default(),
             group_algorithm: seconds(),
             group_duration: Family::new_with_constructor(seconds as fn() -> Histogram),
             devices: DeviceMetrics::default(),
             framework: FrameworkMetrics::default(),
-            incoming: IncomingPods::default(),
+            queue: QueueMetrics::default(),
         }
     }
 }
@@ -152,15 +162,17 @@ impl Metrics {
         );
         all.register("pending_pods", "[STABLE] Number of pending pods, by the queue type. 'active' means number of pods in activeQ; 'backoff' means number of pods in backoffQ; 'unschedulable' means number of pods in unschedulablePods that the scheduler attempted to schedule and failed; 'gated' is the number of unschedulable pods that the scheduler never attempted to schedule because they are gated.", self.pending.clone());
         all.register(
-            "unschedulable_pods",
-            "[BETA] The number of unschedulable pods broken down by plugin name. A pod will increment the gauge for all plugins that caused it to not schedule and so this metric have meaning only when broken down by plugin.",
-            self.unschedulable.clone(),
-        );
-        all.register(
             "cache_size",
             "[ALPHA] Number of nodes, pods, and assumed (bound) pods in the scheduler cache.",
             self.cache.clone(),
         );
+        self.register_preemption_and_groups(all);
+        self.devices.register(all);
+        self.framework.register(all);
+        self.queue.register(all);
+    }
+
+    fn register_preemption_and_groups(&self, all: &mut Registry) {
         all.register(
             "preemption_attempts_total",
             "[STABLE] Total preemption attempts in the cluster till now",
@@ -170,6 +182,26 @@ impl Metrics {
             "preemption_victims",
             "[STABLE] Number of selected preemption victims",
             self.preemption_victims.clone(),
+        );
+        all.register(
+            "preemption_goroutines_execution_total",
+            "[ALPHA] Number of preemption goroutines executed.",
+            self.preemption_tasks.clone(),
+        );
+        all.register(
+            "preemption_goroutines_duration_seconds",
+            "[ALPHA] Duration in seconds for running goroutines for the preemption.",
+            self.preemption_task_duration.clone(),
+        );
+        all.register(
+            "goroutines",
+            "[BETA] Number of running goroutines split by the work they do such as binding.",
+            self.tasks.clone(),
+        );
+        all.register(
+            "pod_scheduled_after_flush_total",
+            "[ALPHA] Number of pods that were successfully scheduled after being flushed from unschedulablePods due to timeout. This metric helps detect potential queueing hint misconfigurations or event handling issues.",
+            self.after_flush.clone(),
         );
         all.register(
             "podgroup_schedule_attempts_total",
@@ -186,9 +218,6 @@ impl Metrics {
             "[ALPHA] Pod group scheduling attempt latency in seconds (scheduling algorithm + binding)",
             self.group_duration.clone(),
         );
-        self.devices.register(all);
-        self.framework.register(all);
-        self.incoming.register(all);
     }
 
     /// An attempt to schedule a group has ended: with `scheduled`, `unschedulable`, `waiting_on_preemption` or `error`.
@@ -211,19 +240,14 @@ impl Metrics {
         self.algorithm.observe(took.as_secs_f64());
     }
 
-    /// A pod was scheduled, so long after it came, with so many attempts.
-    pub fn scheduled(&self, took: Duration, attempts: u32) {
+    /// A pod was scheduled, so long after it came, with so many attempts; the last one perhaps for lack of any event.
+    pub fn scheduled(&self, took: Duration, attempts: u32, flushed: bool) {
+        self.after_flush.inc_by(u64::from(flushed));
         // As many series as upstream has.
         let attempts_label = if attempts >= 15 { "15+".to_owned() } else { attempts.to_string() };
         let labels = PodLabels { attempts: attempts_label };
         self.pod_duration.get_or_create(&labels).observe(took.as_secs_f64());
         self.pod_attempts.observe(f64::from(attempts));
-    }
-
-    /// Plugins rejected a pod, or let it pass again.
-    pub fn rejected_by(&self, plugin: &'static str, profile: &str, pods: i64) {
-        let labels = PluginLabels { plugin, profile: profile.to_owned() };
-        self.unschedulable.get_or_create(&labels).inc_by(pods);
     }
 
     /// Preemption was tried, and found so many victims.
@@ -232,6 +256,19 @@ impl Metrics {
         if victims > 0 {
             self.preemption_victims.observe(f64::from(u32::try_from(victims).unwrap_or(u32::MAX)));
         }
+    }
+
+    /// The victims of a preemption are deleted, or could not be.
+    pub fn preempted(&self, done: bool, took: Duration) {
+        let labels = ResultLabels { result: if done { "success" } else { "error" } };
+        self.preemption_tasks.get_or_create(&labels).inc();
+        self.preemption_task_duration.get_or_create(&labels).observe(took.as_secs_f64());
+    }
+
+    /// So many bindings are in flight.
+    pub fn bindings(&self, tasks: usize) {
+        let labels = OperationLabels { operation: "binding" };
+        self.tasks.get_or_create(&labels).set(i64::try_from(tasks).unwrap_or(i64::MAX));
     }
 
     /// What queue and cache hold.

@@ -26,6 +26,7 @@ mod volume_binding;
 mod volume_restrictions;
 mod volume_zone;
 
+pub use default_preemption::{Candidate, best as best_candidate};
 pub use taint_toleration::tolerates;
 
 use crate::framework::{Outcome, Points, Status};

@@ -1,8 +1,10 @@
 //! One scheduling decision: filter the nodes that a pod can run on, score them, choose the best; make room if there is none.
 //! Wording is upstream's (`FitError`).
 //!
-//! Invariant: the decision is pure; it depends on the cycle, the profile and the place to start from alone. What is remembered of
-//! former decisions makes it faster, not another one.
+//! A decision has two parts, [`find`] and [`choose`]: extenders, which are called over the network, have their say in between.
+//!
+//! Invariant: both parts are pure; they depend on the cycle, the profile, the place to start from and what extenders said alone.
+//! What is remembered of former decisions makes them faster, not others.
 
 use crate::{
     framework::{
@@ -10,15 +12,20 @@ use crate::{
     },
     memory::{Class, Memory},
     metrics::Point,
+    plugins::Candidate,
     pod_info::PodInfo,
     snapshot::NodeInfo,
 };
 use kaji_decisions::Rejection;
 use kaji_runtime::Write;
 use std::{
-    collections::{BTreeMap, BTreeSet},
+    collections::{BTreeMap, BTreeSet, HashMap},
+    ops::ControlFlow,
     sync::Arc,
 };
+
+/// What rejected a pod when an extender did, as upstream calls it among plugins.
+pub const EXTENDER: &str = "Extender";
 
 /// No node at all.
 pub const NO_NODES: &str = "no nodes available to schedule pods";
@@ -58,6 +65,8 @@ pub struct Unschedulable {
     pub nomination: Nomination,
     /// Pods that are to be deleted to make room.
     pub victims: Vec<Arc<PodInfo>>,
+    /// The nodes that room could be made on, if extenders have a say in it.
+    pub candidates: Vec<Candidate>,
     /// What is to be written, in order, before the pod is tried again.
     pub writes: Vec<Write>,
 }
@@ -72,6 +81,7 @@ impl Unschedulable {
             pending: BTreeSet::new(),
             nomination: Nomination::Keep,
             victims: vec![],
+            candidates: vec![],
             writes: vec![],
         }
     }
@@ -85,40 +95,108 @@ impl Unschedulable {
     }
 }
 
-/// Decides, with what former decisions have left.
+/// The nodes that a pod can run on, before one is chosen.
+pub struct Found {
+    /// The nodes.
+    pub feasible: Vec<Arc<NodeInfo>>,
+    /// Why the others do not fit.
+    pub statuses: NodeStatuses,
+    /// Only the node was looked at that the pod is nominated for.
+    pub only_nominated: bool,
+    /// Extenders have rejected nodes.
+    pub by_extenders: bool,
+    state: CycleState,
+    prepared: Prepared,
+    evaluated: usize,
+}
+
+/// The scores that extenders gave, by the nodes' names.
+pub type ExtenderScores = HashMap<String, i64>;
+
+/// Decides, with what former decisions have left and without extenders.
 pub fn schedule_pod(profile: &Profile, cycle: &Cycle<'_>, memory: &mut Memory) -> Decision {
-    if cycle.snapshot.is_empty() {
-        return Decision::Unschedulable(Unschedulable::new(NO_NODES));
+    match find(profile, cycle, memory) {
+        ControlFlow::Continue(found) => choose(profile, cycle, memory, found, &ExtenderScores::new()),
+        ControlFlow::Break(decision) => decision,
     }
-    let mut state = CycleState::default();
+}
+
+/// Filters the nodes.
+pub fn find(profile: &Profile, cycle: &Cycle<'_>, memory: &mut Memory) -> ControlFlow<Decision, Found> {
+    if cycle.snapshot.is_empty() {
+        return ControlFlow::Break(Decision::Unschedulable(Unschedulable::new(NO_NODES)));
+    }
+    let mut state = CycleState::new(profile.meter.samples_attempt());
     let prepared = match profile.pre_filter(cycle, &mut state) {
         Ok(prepared) => prepared,
-        Err(status) if status.is_rejection() => return rejected(profile, cycle, &state, status),
-        Err(status) => return Decision::Failed(status),
+        Err(status) if status.is_rejection() => {
+            return ControlFlow::Break(rejected(profile, cycle, &state, status));
+        }
+        Err(status) => return ControlFlow::Break(Decision::Failed(status)),
     };
-    let mut statuses = NodeStatuses::of_all(prepared.others());
+    let mut found = Found {
+        feasible: vec![],
+        statuses: NodeStatuses::default(),
+        only_nominated: false,
+        by_extenders: false,
+        state,
+        prepared,
+        evaluated: 0,
+    };
+    if let Some(node) = nominated_node(profile, cycle, &found) {
+        (found.feasible, found.only_nominated, found.evaluated) = (vec![node], true, 1);
+        return ControlFlow::Continue(found);
+    }
+    match find_all(profile, cycle, memory, &mut found) {
+        Ok(()) => ControlFlow::Continue(found),
+        Err(status) => ControlFlow::Break(Decision::Failed(status)),
+    }
+}
+
+/// Filters as many nodes as are enough, whatever node the pod is nominated for.
+///
+/// # Errors
+/// The failure of a plugin.
+pub fn find_all(profile: &Profile, cycle: &Cycle<'_>, memory: &mut Memory, found: &mut Found) -> Outcome {
+    found.statuses = NodeStatuses::of_all(found.prepared.others());
+    (found.only_nominated, found.by_extenders) = (false, false);
     let (class, start) = memory.of(cycle.pod);
-    let filtered = profile.meter.timed(Point::Filter, || {
-        feasible_nodes(profile, cycle, &state, &prepared, &mut statuses, (&mut *class, start))
-    });
-    let (feasible, evaluated) = match filtered {
-        Ok(found) => found,
-        Err(status) => return Decision::Failed(status),
-    };
+    let filtered =
+        profile.meter.timed(Point::Filter, || feasible_nodes(profile, cycle, found, (&mut *class, start)));
+    (found.feasible, found.evaluated) = filtered?;
+    Ok(())
+}
+
+/// Scores the nodes that were found and chooses one of them; makes room if there is none.
+pub fn choose(
+    profile: &Profile,
+    cycle: &Cycle<'_>,
+    memory: &mut Memory,
+    found: Found,
+    extra: &ExtenderScores,
+) -> Decision {
+    let Found { feasible, statuses, by_extenders, mut state, prepared, evaluated, .. } = found;
     match feasible.as_slice() {
-        [] => no_fit(profile, cycle, &state, statuses, &prepared.plugins),
+        [] => no_fit(profile, cycle, &state, statuses, (&prepared.plugins, by_extenders)),
         [only] => {
             let node = only.name().to_owned();
             Decision::Bind(Chosen { node, state, evaluated })
         }
-        _ => match profile.score(cycle, &mut state, &feasible, class) {
-            Ok(scores) => {
-                let scored: Vec<_> = scores.into_iter().zip(feasible).collect();
-                let node = best(cycle, &scored).map_or_else(String::new, |n| n.name().to_owned());
-                Decision::Bind(Chosen { node, state, evaluated })
+        _ => {
+            let (class, _) = memory.of(cycle.pod);
+            match profile.score(cycle, &mut state, &feasible, class) {
+                Ok(scores) => {
+                    let with_extra = |(score, node): (i64, Arc<NodeInfo>)| {
+                        let more = extra.get(node.name()).copied().unwrap_or_default();
+                        (score.saturating_add(more), node)
+                    };
+                    let scored: Vec<_> = scores.into_iter().zip(feasible).map(with_extra).collect();
+                    let node = best(cycle, &scored).map_or_else(String::new, |n| n.name().to_owned());
+                    Decision::Bind(Chosen { node, state, evaluated })
+                }
+                Err(status) => Decision::Failed(status),
             }
-            Err(status) => Decision::Failed(status),
-        },
+        }
     }
 }
 
@@ -136,36 +214,38 @@ fn best<'a>(cycle: &Cycle<'_>, scored: &'a [(i64, Arc<NodeInfo>)]) -> Option<&'a
     best
 }
 
-/// The nodes that pass the filters: the nominated one alone if it does, else enough of all. And how many were filtered.
+/// The node that a pod is nominated for, if it passes the filters.
+fn nominated_node(profile: &Profile, cycle: &Cycle<'_>, found: &Found) -> Option<Arc<NodeInfo>> {
+    let nominated = cycle.pod.pod.status.nominated_node_name.as_str();
+    let nominated = cycle.nominator.node_of(cycle.pod.uid()).unwrap_or(nominated);
+    if nominated.is_empty() {
+        return None;
+    }
+    let node = cycle.snapshot.node(nominated)?;
+    let worth = found.prepared.nodes.as_ref().is_none_or(|names| names.contains(nominated));
+    let fits = worth && profile.filter_with_nominated(cycle, &found.state, node).is_ok();
+    fits.then(|| node.clone())
+}
+
+/// The nodes that pass the filters, as many as are enough, and how many were filtered.
 fn feasible_nodes(
     profile: &Profile,
     cycle: &Cycle<'_>,
-    state: &CycleState,
-    prepared: &Prepared,
-    statuses: &mut NodeStatuses,
+    found: &mut Found,
     (class, start): (&mut Class, &mut usize),
 ) -> Outcome<(Vec<Arc<NodeInfo>>, usize)> {
-    let nominated = cycle.pod.pod.status.nominated_node_name.as_str();
-    let nominated = cycle.nominator.node_of(cycle.pod.uid()).unwrap_or(nominated);
-    if !nominated.is_empty()
-        && let Some(node) = cycle.snapshot.node(nominated)
-        && prepared.nodes.as_ref().is_none_or(|names| names.contains(nominated))
-        && profile.filter_with_nominated(cycle, state, node).is_ok()
-    {
-        return Ok((vec![node.clone()], 1));
-    }
-    let candidates = prepared.candidates(cycle.snapshot, *start);
+    let candidates = found.prepared.candidates(cycle.snapshot, *start);
     let enough = profile.nodes_to_find(candidates.len());
     let (mut feasible, mut rejected) = (Vec::with_capacity(enough), 0);
     for place in 0..candidates.len() {
         let Some(node) = candidates.nth(place) else { continue };
-        match profile.filter_known(cycle, state, node, class) {
+        match profile.filter_known(cycle, &found.state, node, class) {
             Ok(()) => feasible.push(node.clone()),
             Err(status) if status.is_rejection() => {
                 rejected += 1;
-                // Why other nodes do not fit is of no interest once one does.
-                if feasible.is_empty() {
-                    statuses.set(node.slot, status);
+                // Why other nodes do not fit is of no interest once one does, unless an extender may reject that one.
+                if feasible.is_empty() || profile.is_extended() {
+                    found.statuses.set(node.slot, status);
                 }
             }
             Err(status) => return Err(status),
@@ -196,10 +276,11 @@ fn no_fit(
     cycle: &Cycle<'_>,
     state: &CycleState,
     statuses: NodeStatuses,
-    pre_filters: &BTreeSet<&'static str>,
+    (pre_filters, by_extenders): (&BTreeSet<&'static str>, bool),
 ) -> Decision {
     let mut result = Unschedulable::new(statuses.message(cycle.snapshot.len()));
     result.plugins.extend(pre_filters);
+    result.plugins.extend(by_extenders.then_some(EXTENDER));
     statuses.named().iter().for_each(|(_, status)| result.note(status));
     result.rejections = rejections(cycle, &statuses);
     make_room(profile, cycle, state, &statuses, result)
@@ -257,6 +338,7 @@ fn make_room(
     }
     result.nomination = made.nomination;
     result.victims = made.victims;
+    result.candidates = made.candidates;
     result.writes = made.writes;
     Decision::Unschedulable(result)
 }

@@ -5,6 +5,7 @@
 //! - At most [`BINDINGS`] bindings are in flight.
 //! - A pod for which victims are being deleted is not tried again before that is done.
 
+mod extended;
 mod group;
 mod update;
 
@@ -13,6 +14,7 @@ use crate::{
     cache::Cache,
     changes::Changes,
     configuration::Configuration,
+    extenders::ExtenderCalls,
     framework::{
         BindContext, Code, Cycle, CycleState, Event, Listers, Nomination, Nominator, Outcome, Profile, Reads,
         Status,
@@ -56,7 +58,7 @@ enum Ended {
     /// A binding.
     Binding { popped: Popped, cycle: Box<BindingCycle>, outcome: Outcome, began: Instant },
     /// The deletion of victims for a pod; false if one of them failed.
-    Preemption { key: Key, uid: String, done: bool },
+    Preemption { key: Key, uid: String, done: bool, began: Instant },
 }
 
 /// Runs until `stop` turns true.
@@ -76,6 +78,7 @@ pub async fn run(
     let noted = changes.clone();
     let mut reads = Reads::new(&informers, Arc::new(move |event| noted.other(event)));
     configuration.profiles.iter().flat_map(Profile::points).for_each(|p| p.plugin.reads(&mut reads));
+    configuration.extenders.read(&mut reads);
     let (listers, listed) = reads.finish();
     let synced = async { tokio::join!(pods.synced(), nodes.synced(), listed) };
     tokio::select! { biased; _ = synced => {}, _ = stop.wait_for(|s| *s) => return }
@@ -88,7 +91,12 @@ pub async fn run(
     loop {
         scheduler.update(&changes);
         scheduler.queue.flush_due(scheduler.now());
-        let full = scheduler.schedule_all(&changes).await;
+        // An extender may take its time.
+        let full = tokio::select! {
+            biased;
+            _ = stop.wait_for(|s| *s) => return,
+            full = scheduler.schedule_all(&changes) => full,
+        };
         scheduler.measure();
         // After scheduling: unschedulable pods have entered their backoff.
         let next = scheduler.queue.next_due();
@@ -139,6 +147,7 @@ struct Scheduler {
     /// Events of placed pods, on their way to the recorder of the profile.
     placed: Vec<mpsc::Sender<EventRecord>>,
     listers: Listers,
+    extenders: Arc<ExtenderCalls>,
     metrics: Metrics,
     writer: StatusWriter<Pod>,
     group_writer: StatusWriter<PodGroup>,
@@ -190,13 +199,18 @@ impl Scheduler {
             grown: BTreeSet::new(),
             cache: Cache::default(),
             queue: SchedulingQueue::new(profiles.clone(), configuration.backoffs, listers.clone())
-                .measured(metrics.incoming.clone()),
+                .measured(metrics.queue.clone()),
             nominator: Nominator::default(),
             placed: recorders.iter().cloned().map(forward).collect(),
             recorders,
             profiles,
             pods,
             binder: Batcher::start(client.clone()),
+            extenders: Arc::new(ExtenderCalls::new(
+                Arc::new(configuration.extenders),
+                listers.clone(),
+                client.clone(),
+            )),
             client,
             shared,
             listers,
@@ -221,7 +235,7 @@ impl Scheduler {
             let Ok(permit) = self.permits.clone().try_acquire_owned() else { return true };
             let Some(popped) = self.queue.pop() else { return false };
             if self.preempting.contains(popped.info.uid()) {
-                self.queue.rejected(&popped.key, ["DefaultPreemption"].into(), [].into(), self.now());
+                self.queue.put_back(&popped.key, "DefaultPreemption", self.now());
                 continue;
             }
             if popped.info.pod.metadata.deleting() {
@@ -230,8 +244,8 @@ impl Scheduler {
             }
             let group = popped.info.pod.scheduling_group().filter(|_| self.groups);
             if let Some(group) = group {
-                self.schedule_group(popped, &group, permit);
-            } else if let Some(binding) = self.schedule(&popped) {
+                self.schedule_group(popped, &group, permit).await;
+            } else if let Some(binding) = self.schedule(&popped).await {
                 self.start_binding(popped, binding, Some(permit));
             }
             since += 1;
@@ -243,11 +257,11 @@ impl Scheduler {
     }
 
     /// Decides on a pod, and assumes and reserves what was decided. The binding cycle that is to run, if a node was chosen.
-    fn schedule(&mut self, popped: &Popped) -> Option<BindingCycle> {
+    async fn schedule(&mut self, popped: &Popped) -> Option<BindingCycle> {
         let began = Instant::now();
         let profiles = self.profiles.clone();
         let profile = profiles.get(popped.profile)?;
-        match self.decide(profile, popped) {
+        match self.decide(profile, popped).await {
             Decision::Bind(chosen) => {
                 let assumed = self.assume(profile, popped, &chosen.node, chosen.state);
                 match assumed {
@@ -261,8 +275,17 @@ impl Scheduler {
         None
     }
 
-    fn decide(&mut self, profile: &Profile, popped: &Popped) -> Decision {
+    async fn decide(&mut self, profile: &Profile, popped: &Popped) -> Decision {
         let began = Instant::now();
+        let decision = match self.extenders.is_empty() {
+            true => self.decide_alone(profile, popped),
+            false => self.decide_with_extenders(profile, popped).await,
+        };
+        self.metrics.decided(began.elapsed());
+        decision
+    }
+
+    fn decide_alone(&mut self, profile: &Profile, popped: &Popped) -> Decision {
         let cycle = Cycle {
             pod: &popped.info,
             snapshot: self.cache.snapshot(),
@@ -271,9 +294,7 @@ impl Scheduler {
             random: &*self.shared.random,
             now: self.shared.clock.now(),
         };
-        let decision = schedule_pod(profile, &cycle, &mut self.memory);
-        self.metrics.decided(began.elapsed());
-        decision
+        schedule_pod(profile, &cycle, &mut self.memory)
     }
 
     /// Counts a pod on its node, reserves for it, and asks for permits.
@@ -324,7 +345,7 @@ impl Scheduler {
             metrics: self.metrics.devices.clone(),
             profile: self.profiles[popped.profile].config.scheduler_name.as_str().into(),
         };
-        BindingCycle { context, state, wait }
+        BindingCycle { context, state, wait, extenders: self.extenders.clone() }
     }
 
     /// Binds a pod; without a permit, as soon as one is free.
@@ -355,8 +376,9 @@ impl Scheduler {
             Ended::Binding { popped, cycle, outcome, began } => {
                 self.binding_ended(&popped, *cycle, outcome, began)
             }
-            Ended::Preemption { key, uid, done } => {
+            Ended::Preemption { key, uid, done, began } => {
                 self.preempting.remove(&uid);
+                self.metrics.preempted(done, self.now().saturating_duration_since(began));
                 if !done || self.queue.is_rejected_by(&key, "DefaultPreemption") {
                     self.queue.activate_now(&key);
                 }
@@ -372,7 +394,7 @@ impl Scheduler {
             let name = &profile.config.scheduler_name;
             self.metrics.attempt(AttemptResult::Scheduled, name, took);
             let waited = self.now().saturating_duration_since(popped.arrived);
-            self.metrics.scheduled(waited, popped.attempts);
+            self.metrics.scheduled(waited, popped.attempts, popped.flushed);
             self.queue.remove_bound(&popped.key, popped.info.uid());
             return;
         };
@@ -493,12 +515,12 @@ impl Scheduler {
         self.preempting.insert(uid.clone());
         let now = self.shared.clock.now();
         let preemption = Preemption { preemptor: popped.info.clone(), node, victims, now };
-        let (client, sender) = (self.client.clone(), self.sender.clone());
+        let (client, sender, began) = (self.client.clone(), self.sender.clone(), self.now());
         let recorder = self.recorders[popped.profile].clone();
         tokio::spawn(async move {
             let done = preemption.carry_out(&client, &recorder).await;
             // The receiver is gone only after the loop has ended.
-            let _ = sender.send(Ended::Preemption { key, uid, done }).await;
+            let _ = sender.send(Ended::Preemption { key, uid, done, began }).await;
         });
     }
 
@@ -506,5 +528,7 @@ impl Scheduler {
         let (pods, assumed) = self.cache.pods();
         let nodes = self.cache.snapshot().len();
         self.metrics.sizes(self.queue.pending(), nodes, pods, assumed);
+        self.metrics.queue.in_flight(self.queue.in_flight());
+        self.metrics.bindings(BINDINGS.saturating_sub(self.permits.available_permits()));
     }
 }

@@ -5,15 +5,17 @@
 //! - A pod is in one state: active, backing off, unschedulable, gated, or in flight.
 //! - An event during a pod's attempt counts when the pod comes back: no change that may help is missed. At most [`EVENTS`] are
 //!   kept for pods in flight; a pod with an attempt that began before a dropped one comes back as if it had helped.
-//! - Backoff grows with the attempts and is kept over them; an event does not shorten it.
+//! - Backoff grows with the attempts and is kept over them; an event does not shorten it. When no pod is active, one that was
+//!   rejected is popped before its backoff ends, one that failed is not.
+//! - A pod that comes back ranks behind those of its priority that came, or came back, before.
 
 mod in_flight;
 #[cfg(test)]
 mod tests;
 
 use crate::{
-    framework::{Event, Listers, Profile},
-    metrics::{IncomingPods, Queue},
+    framework::{Event, EventName, Listers, Profile},
+    metrics::{Queue, QueueMetrics},
     pod_info::PodInfo,
 };
 use in_flight::InFlightEvents;
@@ -43,6 +45,10 @@ impl Default for Backoffs {
 /// Upstream's flush of pods that wait without any event.
 const FLUSH: Duration = Duration::from_secs(300);
 
+/// Upstream's `backoffQOrderingWindowDuration`, in seconds: pods of which the backoffs end within one are popped early in the
+/// order of active ones.
+const WINDOW: u64 = 1;
+
 /// What brings a pod into a queue, as metrics name it.
 mod cause {
     pub const ADDED: &str = "UnschedulablePodAdd";
@@ -51,6 +57,7 @@ mod cause {
     pub const BACKOFF_ENDED: &str = "BackoffComplete";
     pub const FORCED: &str = "ForceActivate";
     pub const TIMED_OUT: &str = "UnschedulableTimeout";
+    pub const POPPED_EARLY: &str = "PopFromBackoffQ";
 }
 
 type Order = (i64, u64);
@@ -81,6 +88,10 @@ struct Queued {
     rejectors: BTreeSet<&'static str>,
     /// Those that wait for something of their own.
     pending: BTreeSet<&'static str>,
+    /// The plugins that metrics count it for.
+    counted: BTreeSet<&'static str>,
+    /// It was made active for lack of any event.
+    flushed: bool,
     state: QueueState,
 }
 
@@ -97,6 +108,8 @@ pub struct Popped {
     pub attempts: u32,
     /// When it came into the queue.
     pub arrived: Instant,
+    /// It is tried again for lack of any event.
+    pub flushed: bool,
 }
 
 /// How many pods are where.
@@ -120,12 +133,16 @@ pub struct SchedulingQueue {
     pods: HashMap<Key, Queued>,
     active: BTreeMap<Order, Key>,
     backing_off: BTreeSet<(Instant, Order)>,
+    /// Those of them that are popped when no pod is active, by the window in which their backoff ends.
+    early: BTreeSet<(u64, Order)>,
+    /// The beginning of the first window.
+    epoch: Option<Instant>,
     /// The unschedulable and the gated ones: events touch no other.
     waiting: BTreeMap<Order, Key>,
     backing_off_keys: HashMap<Order, Key>,
     arrivals: u64,
     events: InFlightEvents,
-    incoming: IncomingPods,
+    metrics: QueueMetrics,
 }
 
 impl SchedulingQueue {
@@ -138,17 +155,20 @@ impl SchedulingQueue {
             pods: HashMap::new(),
             active: BTreeMap::new(),
             backing_off: BTreeSet::new(),
+            early: BTreeSet::new(),
+            epoch: None,
             waiting: BTreeMap::new(),
             backing_off_keys: HashMap::new(),
             arrivals: 0,
             events: InFlightEvents::default(),
-            incoming: IncomingPods::default(),
+            metrics: QueueMetrics::default(),
         }
     }
 
-    /// With a metric of what comes in.
-    pub fn measured(mut self, incoming: IncomingPods) -> Self {
-        self.incoming = incoming;
+    /// With metrics.
+    pub fn measured(mut self, metrics: QueueMetrics) -> Self {
+        metrics.begin();
+        self.metrics = metrics;
         self
     }
 
@@ -172,6 +192,8 @@ impl SchedulingQueue {
             arrived: now,
             rejectors: BTreeSet::new(),
             pending: BTreeSet::new(),
+            counted: BTreeSet::new(),
+            flushed: false,
             state: QueueState::Active,
         };
         self.pods.insert(key.clone(), queued);
@@ -194,7 +216,27 @@ impl SchedulingQueue {
     /// Removes a pod.
     pub fn remove(&mut self, key: &Key) {
         self.leave(key);
+        self.uncount(key);
         self.pods.remove(key);
+    }
+
+    /// A plugin keeps a pod from being scheduled.
+    fn count(&mut self, key: &Key, plugin: &'static str) {
+        let Some(queued) = self.pods.get_mut(key) else { return };
+        if queued.counted.insert(plugin)
+            && let Some(profile) = self.profiles.get(queued.profile)
+        {
+            self.metrics.rejected_by(plugin, &profile.config.scheduler_name, 1);
+        }
+    }
+
+    /// A pod is tried again, or gone.
+    fn uncount(&mut self, key: &Key) {
+        let Some(queued) = self.pods.get_mut(key) else { return };
+        let Some(profile) = self.profiles.get(queued.profile) else { return };
+        for plugin in std::mem::take(&mut queued.counted) {
+            self.metrics.rejected_by(plugin, &profile.config.scheduler_name, -1);
+        }
     }
 
     /// Removes a pod that is bound, unless another one of its name has come.
@@ -209,9 +251,16 @@ impl SchedulingQueue {
         self.pods.get(key).is_some_and(|queued| queued.rejectors.contains(plugin))
     }
 
-    /// The next pod to schedule; it is in flight until it comes back or is removed.
+    /// The next pod to schedule: an active one, else one that backs off after a rejection. It is in flight until it comes back or
+    /// is removed.
     pub fn pop(&mut self) -> Option<Popped> {
-        let key = self.active.first_key_value()?.1.clone();
+        let active = self.active.first_key_value().map(|(_, key)| key.clone());
+        if let Some(key) = active {
+            return self.take(key);
+        }
+        let (_, order) = self.early.first()?;
+        let key = self.backing_off_keys.get(order)?.clone();
+        self.metrics.count(Queue::Active, cause::POPPED_EARLY);
         self.take(key)
     }
 
@@ -230,12 +279,27 @@ impl SchedulingQueue {
 
     fn take(&mut self, key: Key) -> Option<Popped> {
         self.leave(&key);
+        self.uncount(&key);
         let number = self.events.begin();
         let queued = self.pods.get_mut(&key)?;
         queued.state = QueueState::InFlight(number);
         queued.attempts = queued.attempts.saturating_add(1);
         let (info, profile) = (queued.info.clone(), queued.profile);
-        Some(Popped { info, profile, attempts: queued.attempts, arrived: queued.arrived, key })
+        let Queued { attempts, arrived, flushed, .. } = *queued;
+        Some(Popped { info, profile, attempts, arrived, flushed, key })
+    }
+
+    /// A pod was popped before a plugin has finished what it does for it: it waits, and nothing counts as an attempt.
+    pub fn put_back(&mut self, key: &Key, plugin: &'static str, now: Instant) {
+        let Some(queued) = self.pods.get_mut(key) else { return };
+        let QueueState::InFlight(began) = queued.state else { return };
+        self.events.end(began);
+        queued.attempts = queued.attempts.saturating_sub(1);
+        (queued.rejectors, queued.pending) = ([plugin].into(), BTreeSet::new());
+        queued.state = QueueState::Unschedulable(now);
+        self.waiting.insert(queued.order, key.clone());
+        self.count(key, plugin);
+        self.metrics.count(Queue::Unschedulable, cause::FAILED);
     }
 
     /// A pod comes back after an attempt that was rejected. It waits for an event that concerns the plugins.
@@ -252,6 +316,9 @@ impl SchedulingQueue {
         queued.state = QueueState::Unschedulable(now);
         let nothing_to_wait_for = queued.rejectors.is_empty() && queued.pending.is_empty();
         self.waiting.insert(queued.order, key.clone());
+        for plugin in self.pods[key].rejectors.union(&self.pods[key].pending).copied().collect::<Vec<_>>() {
+            self.count(key, plugin);
+        }
         let profiles = self.profiles.clone();
         let Some(profile) = profiles.get(profile) else { return };
         let concerned = |queued: &Queued, event: &Event| wakes(profile, queued, event);
@@ -261,7 +328,7 @@ impl SchedulingQueue {
         if helped || nothing_to_wait_for {
             self.requeue(key, false, now, cause::FAILED);
         } else {
-            self.incoming.count(Queue::Unschedulable, cause::FAILED);
+            self.metrics.count(Queue::Unschedulable, cause::FAILED);
         }
     }
 
@@ -281,6 +348,9 @@ impl SchedulingQueue {
     fn come_back(&mut self, key: &Key, now: Instant) -> Option<(u64, usize)> {
         let queued = self.pods.get_mut(key)?;
         let QueueState::InFlight(began) = queued.state else { return None };
+        self.arrivals += 1;
+        queued.order.1 = self.arrivals;
+        queued.flushed = false;
         let backoff =
             self.backoffs.initial.saturating_mul(1 << queued.failures.min(20)).min(self.backoffs.max);
         queued.failures = queued.failures.saturating_add(1);
@@ -351,34 +421,51 @@ impl SchedulingQueue {
         let Some(ends) = queued.backoff_ends.filter(|ends| *ends > now && !at_once) else {
             return self.activate(key, cause);
         };
+        // It may be popped early.
+        if self.gate(key, cause) {
+            return;
+        }
         self.leave(key);
+        let epoch = *self.epoch.get_or_insert(now);
         let Some(queued) = self.pods.get_mut(key) else { return };
         queued.state = QueueState::Backoff(ends);
         self.backing_off.insert((ends, queued.order));
         self.backing_off_keys.insert(queued.order, key.clone());
-        self.incoming.count(Queue::Backoff, cause);
+        if !queued.rejectors.is_empty() || !queued.pending.is_empty() {
+            self.early.insert((window(epoch, ends), queued.order));
+        }
+        self.metrics.count(Queue::Backoff, cause);
     }
 
     /// Makes a pod active, unless a plugin keeps it out.
     fn activate(&mut self, key: &Key, cause: &str) {
+        if self.gate(key, cause) {
+            return;
+        }
         let former = self.leave(key);
         let Some(queued) = self.pods.get_mut(key) else { return };
-        let Some(profile) = self.profiles.get(queued.profile) else { return };
-        let queue = match profile.pre_enqueue(&queued.info, &self.listers) {
-            Err(status) => {
-                queued.state = QueueState::Gated(status.plugin);
-                self.waiting.insert(queued.order, key.clone());
-                Queue::Unschedulable
-            }
-            Ok(()) => {
-                queued.state = QueueState::Active;
-                self.active.insert(queued.order, key.clone());
-                Queue::Active
-            }
-        };
-        if former != Some(queue) {
-            self.incoming.count(queue, cause);
+        queued.state = QueueState::Active;
+        self.active.insert(queued.order, key.clone());
+        if former != Some(Queue::Active) {
+            self.metrics.count(Queue::Active, cause);
         }
+    }
+
+    /// Keeps a pod out of the queue if a plugin says so.
+    fn gate(&mut self, key: &Key, cause: &str) -> bool {
+        let Some(queued) = self.pods.get(key) else { return true };
+        let Some(profile) = self.profiles.get(queued.profile) else { return true };
+        let Err(status) = profile.pre_enqueue(&queued.info, &self.listers) else { return false };
+        let former = self.leave(key);
+        if let Some(queued) = self.pods.get_mut(key) {
+            queued.state = QueueState::Gated(status.plugin);
+            self.waiting.insert(queued.order, key.clone());
+        }
+        self.count(key, status.plugin);
+        if former != Some(Queue::Unschedulable) {
+            self.metrics.count(Queue::Unschedulable, cause);
+        }
+        true
     }
 
     /// Takes a pod out of its queue. Answers out of which.
@@ -388,6 +475,8 @@ impl SchedulingQueue {
             QueueState::Active => self.active.remove(&queued.order).map(|_| Queue::Active),
             QueueState::Backoff(ends) => {
                 self.backing_off.remove(&(*ends, queued.order));
+                let epoch = self.epoch.unwrap_or(*ends);
+                self.early.remove(&(window(epoch, *ends), queued.order));
                 self.backing_off_keys.remove(&queued.order).map(|_| Queue::Backoff)
             }
             QueueState::Unschedulable(_) | QueueState::Gated(_) => {
@@ -411,7 +500,12 @@ impl SchedulingQueue {
             matches!(state, Some(QueueState::Unschedulable(since)) if *since + FLUSH <= now)
         };
         let long: Vec<Key> = self.waiting.values().filter(long).cloned().collect();
-        long.iter().for_each(|key| self.activate(key, cause::TIMED_OUT));
+        for key in long {
+            if let Some(queued) = self.pods.get_mut(&key) {
+                queued.flushed = true;
+            }
+            self.activate(&key, cause::TIMED_OUT);
+        }
     }
 
     /// When the next pod is due.
@@ -422,6 +516,11 @@ impl SchedulingQueue {
             _ => None,
         });
         backoff.into_iter().chain(long.min()).min()
+    }
+
+    /// The events that are kept for pods in flight, and those pods, by name.
+    pub fn in_flight(&self) -> &BTreeMap<EventName, i64> {
+        self.events.counts()
     }
 
     /// How many pods are where.
@@ -435,6 +534,10 @@ impl SchedulingQueue {
             gated,
         }
     }
+}
+
+fn window(epoch: Instant, ends: Instant) -> u64 {
+    ends.saturating_duration_since(epoch).as_secs() / WINDOW
 }
 
 /// Whether an event may help a pod: `Some(true)` if the plugin was waiting for it, so that no backoff is due.

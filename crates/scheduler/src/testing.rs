@@ -1,5 +1,7 @@
 //! Fixtures of the plugins' tests: nodes, bound pods and other objects as JSON; decisions as text.
 
+pub mod extender;
+
 use crate::{
     cache::Cache,
     configuration::Configuration,

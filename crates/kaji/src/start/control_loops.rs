@@ -209,6 +209,17 @@ impl ControlLoopConfig {
         let file = self.options.scheduler_configuration.as_deref();
         match kaji_scheduler::Configuration::of_file(file, self.options.features) {
             Ok(configuration) => {
+                let process = &configuration.process;
+                process
+                    .warnings
+                    .iter()
+                    .for_each(|warning| tracing::warn!("scheduler configuration: {warning}"));
+                for field in process.without_effect_in_server() {
+                    tracing::warn!(
+                        field,
+                        "the field of the scheduler configuration counts for kaji scheduler alone"
+                    );
+                }
                 let metrics = self.loop_metrics.scheduler.clone();
                 let (shared, stop) = (self.shared(client), stop.clone());
                 tasks.spawn(kaji_scheduler::run(informers.clone(), shared, configuration, metrics, stop));

@@ -15,7 +15,8 @@ const DEFAULTS: Defaults = Defaults { name: "kube-scheduler", port: 10259, limit
 /// What `kaji scheduler` takes.
 #[derive(Args, Clone, Debug)]
 pub struct SchedulerFlags {
-    /// A KubeSchedulerConfiguration file (kubescheduler.config.k8s.io/v1): profiles, their plugins and arguments, backoffs.
+    /// A KubeSchedulerConfiguration file (kubescheduler.config.k8s.io/v1): profiles, their plugins and arguments, extenders, backoffs,
+    /// election of the leader (flags count more) and the connection to the API server (the file counts more).
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
     #[command(flatten)]
@@ -33,6 +34,8 @@ pub struct SchedulerOptions {
     pub configuration: Option<String>,
     /// The feature gates.
     pub features: Features,
+    /// Flags and fields of the configuration that have no effect.
+    pub warnings: Vec<String>,
 }
 
 impl SchedulerFlags {
@@ -48,11 +51,15 @@ impl SchedulerFlags {
     pub fn into_options(self) -> Result<SchedulerOptions, String> {
         let features = self.features.features()?;
         let read = |file| crate::server_flags::scheduler_configuration("--config", file, features);
-        let configuration = self.config.as_deref().map(read);
-        Ok(SchedulerOptions {
-            component: self.component.options(&DEFAULTS)?,
-            configuration: configuration.transpose()?,
-            features,
-        })
+        let Some((text, mut process)) = self.config.as_deref().map(read).transpose()? else {
+            let component = self.component.options(&DEFAULTS)?;
+            return Ok(SchedulerOptions { component, configuration: None, features, warnings: vec![] });
+        };
+        let mut warnings = std::mem::take(&mut process.warnings);
+        for flag in self.component.overruled(&process) {
+            warnings.push(format!("{flag} has no effect: the configuration file's clientConnection counts"));
+        }
+        let component = self.component.with_file(&process).options(&DEFAULTS)?;
+        Ok(SchedulerOptions { component, configuration: Some(text), features, warnings })
     }
 }

@@ -49,10 +49,8 @@ fn profiles_name_their_plugins_and_weights() {
 }
 
 #[test]
-fn what_has_no_effect_is_refused() {
+fn what_is_not_understood_is_refused() {
     let lines = [
-        show("extenders: [{urlPrefix: http://x}]\n"),
-        show("leaderElection: {leaderElect: true}\n"),
         show("percentageOfNodesToScore: 101\n"),
         show("podMaxBackoffSeconds: 0\n"),
         show("podInitialBackoffSeconds: 20\n"),
@@ -69,8 +67,6 @@ fn what_has_no_effect_is_refused() {
         Configuration::parse("a: b: c", kaji_meta::Features::default()).is_err().to_string(),
     ];
     expect_test::expect![[r#"
-        the scheduler configuration is invalid: extenders: this scheduler does not support the field
-        the scheduler configuration is invalid: leaderElection: this scheduler does not support the field
         the scheduler configuration is invalid: percentageOfNodesToScore: Invalid value: 101: not in valid range [0-100]
         the scheduler configuration is invalid: podMaxBackoffSeconds: Invalid value: 0: must be greater than 0
         the scheduler configuration is invalid: podMaxBackoffSeconds: Invalid value: 10: must be greater than or equal to PodInitialBackoffSeconds
@@ -83,4 +79,94 @@ fn what_has_no_effect_is_refused() {
         the scheduler configuration is invalid: initializing plugin "NodeName": plugin NodeName takes no arguments
         the scheduler configuration is invalid: it must be a KubeSchedulerConfiguration of kubescheduler.config.k8s.io/v1
         true"#]].assert_eq(&lines.join("\n"));
+}
+
+/// What a file says of the process.
+fn process(rest: &str) -> String {
+    match Configuration::parse(&file(rest), kaji_meta::Features::default()) {
+        Err(error) => error.to_string(),
+        Ok(Configuration { process, .. }) => {
+            let (election, connection) = (&process.leader_election, &process.client_connection);
+            let times = (election.lease_duration, election.renew_deadline, election.retry_period);
+            format!(
+                "{:?} {times:?} {:?}/{:?} | {:?} {:?} {:?} | {}",
+                election.leader_elect,
+                election.resource_namespace,
+                election.resource_name,
+                connection.kubeconfig,
+                connection.qps,
+                connection.burst,
+                process.warnings.join("; ")
+            )
+        }
+    }
+}
+
+#[test]
+fn fields_of_the_process_are_in_force_or_warned_about() {
+    let lines = [
+        process(""),
+        process(
+            "leaderElection: {leaderElect: true, leaseDuration: 30s, renewDeadline: 20s, retryPeriod: 0s, resourceLock: leases, resourceName: name, resourceNamespace: ''}\nclientConnection: {kubeconfig: /k, qps: 20, burst: 40, contentType: application/json, acceptContentTypes: ''}\n",
+        ),
+        process(
+            "parallelism: 16\nenableProfiling: true\nenableContentionProfiling: true\ndelayCacheUntilActive: false\nclientConnection: {contentType: application/vnd.kubernetes.protobuf, qps: -1, burst: 0}\n",
+        ),
+        process("enableProfiling: false\nenableContentionProfiling: true\ndelayCacheUntilActive: true\n"),
+        process("leaderElection: {leaderElect: false, leaseDuration: 1s, resourceLock: endpoints}\n"),
+        process("leaderElection: {leaseDuration: 10s}\n"),
+        process("leaderElection: {retryPeriod: -1s}\n"),
+        process("leaderElection: {retryPeriod: often}\n"),
+        process("leaderElection: {resourceLock: endpoints}\n"),
+        process("leaderElection: {lease: 10s}\n"),
+        process("clientConnection: {burst: -1}\n"),
+        process("clientConnection: {qps: fast}\n"),
+        process("clientConnection: 7\n"),
+        process("parallelism: 0\n"),
+        process("parallelism: many\n"),
+        process("enableProfiling: 3\n"),
+        process("podMaxBackoffSeconds: soon\n"),
+        process("percentageOfNodesToScore: half\n"),
+        process("healthzBindAddress: x\n"),
+        process("profiles: x\n"),
+    ];
+    expect_test::expect![[r#"
+        None (None, None, None) None/None | None None None | 
+        Some(true) (Some(30s), Some(20s), None) None/Some("name") | Some("/k") Some(20.0) Some(40) | 
+        None (None, None, None) None/None | None Some(-1.0) None | clientConnection.contentType "application/vnd.kubernetes.protobuf" has no effect: requests and responses are application/json; parallelism has no effect: one thread decides on pods; enableProfiling has no effect: there is no /debug/pprof; enableContentionProfiling has no effect: there is no /debug/pprof; delayCacheUntilActive has no effect: caches are always filled when the process leads
+        None (None, None, None) None/None | None None None | 
+        Some(false) (Some(1s), None, None) None/None | None None None | 
+        the scheduler configuration is invalid: leaderElection.leaseDuration: Invalid value: 10s: must be greater than `RenewDeadline`
+        the scheduler configuration is invalid: leaderElection.retryPeriod: Invalid value: -1s: must be greater than zero
+        the scheduler configuration is invalid: leaderElection.retryPeriod: time: invalid duration "often"
+        the scheduler configuration is invalid: leaderElection.resourceLock: Invalid value: "endpoints": resourceLock value must be "leases"
+        the scheduler configuration is invalid: unknown field `lease`, expected one of `leaderElect`, `leaseDuration`, `renewDeadline`, `retryPeriod`, `resourceLock`, `resourceName`, `resourceNamespace`
+        the scheduler configuration is invalid: clientConnection.burst: Invalid value: -1: must be non-negative
+        the scheduler configuration is invalid: invalid type: string "fast", expected f64
+        the scheduler configuration is invalid: invalid type: integer `7`, expected struct RawConnection
+        the scheduler configuration is invalid: parallelism: Invalid value: 0: should be an integer value greater than zero
+        the scheduler configuration is invalid: invalid type: string "many", expected i32
+        the scheduler configuration is invalid: invalid type: integer `3`, expected a boolean
+        the scheduler configuration is invalid: podMaxBackoffSeconds: "soon" is no whole number
+        the scheduler configuration is invalid: percentageOfNodesToScore: "half" is no whole number
+        the scheduler configuration is invalid: healthzBindAddress: this scheduler does not support the field
+        the scheduler configuration is invalid: profiles: must be a list"#]].assert_eq(&lines.join("\n"));
+}
+
+#[test]
+fn extenders_are_of_all_profiles_and_hide_resources_from_them() {
+    let configuration = Configuration::parse(
+        &file(
+            "extenders: [{urlPrefix: 'http://x', filterVerb: f, managedResources: [{name: a.b/c, ignoredByScheduler: true}, {name: a.b/d}]}]\nprofiles:\n- schedulerName: a\n- schedulerName: b\n  pluginConfig: [{name: NodeResourcesFit, args: {ignoredResources: [x.y/z]}}]\n",
+        ),
+        kaji_meta::Features::default(),
+    )
+    .unwrap();
+    assert!(configuration.profiles.iter().all(Profile::is_extended));
+    assert_eq!(configuration.extenders.ignored_resources(), ["a.b/c"]);
+    assert!(!Configuration::new(kaji_meta::Features::default()).unwrap().profiles[0].is_extended());
+    assert_eq!(
+        ignoring(json!({"ignoredResources": ["x.y/z"], "scoringStrategy": 1}), &["a.b/c"]),
+        json!({"ignoredResources": ["a.b/c"], "scoringStrategy": 1})
+    );
 }

@@ -4,7 +4,7 @@
 
 use crate::pod_info::PodInfo;
 use kaji_runtime::objects::{Node, Pod};
-use std::{any::Any, ops::BitOr, sync::Arc};
+use std::{any::Any, fmt, ops::BitOr, sync::Arc};
 
 /// Upstream's names of resources that plugins read, by plural.
 const NAMES: [(&str, &str); 12] = [
@@ -121,6 +121,21 @@ pub enum Change {
     Other(Option<Arc<dyn Any + Send + Sync>>, Option<Arc<dyn Any + Send + Sync>>),
 }
 
+/// Upstream's name of an event.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct EventName {
+    /// What has changed.
+    pub resource: &'static str,
+    /// How.
+    pub action: &'static str,
+}
+
+impl fmt::Display for EventName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}{}", self.resource, self.action)
+    }
+}
+
 /// A change.
 #[derive(Clone)]
 pub struct Event {
@@ -135,6 +150,11 @@ pub struct Event {
 impl Event {
     /// What metrics call it: `NodeAdd`, `AssignedPodDelete`.
     pub fn label(&self) -> String {
+        self.name().to_string()
+    }
+
+    /// The same, without memory of its own.
+    pub fn name(&self) -> EventName {
         let resource = match self.resource {
             Resource::AssignedPod => "AssignedPod",
             Resource::UnscheduledPod => "UnschedulablePod",
@@ -143,7 +163,7 @@ impl Event {
                 NAMES.into_iter().find(|(of, _)| *of == plural).map_or(plural, |(_, name)| name)
             }
         };
-        format!("{resource}{}", self.actions.name())
+        EventName { resource, action: self.actions.name() }
     }
 
     /// The event of a bound pod that came, changed or is gone; `None` if nothing changed that could matter.
@@ -243,10 +263,13 @@ impl EventInterest {
         EventInterest { resource, actions, hint: Some(Arc::new(hint)) }
     }
 
-    /// Whether an event is one of these, and the hint is to queue the pod.
-    pub fn wakes(&self, pod: &PodInfo, event: &Event) -> bool {
-        self.resource == event.resource
-            && self.actions.intersects(event.actions)
-            && self.hint.as_ref().is_none_or(|hint| hint(pod, event) == Hint::Queue)
+    /// Whether an event is one of these, before any hint.
+    pub fn concerns(&self, event: &Event) -> bool {
+        self.resource == event.resource && self.actions.intersects(event.actions)
+    }
+
+    /// The hint for an event that is one of these.
+    pub fn hint(&self, pod: &PodInfo, event: &Event) -> Hint {
+        self.hint.as_ref().map_or(Hint::Queue, |hint| hint(pod, event))
     }
 }

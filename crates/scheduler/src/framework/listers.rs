@@ -70,6 +70,15 @@ impl<'a> Reads<'a> {
 
     /// A resource that is read.
     pub fn read<T: Projection>(&mut self) {
+        self.read_with::<T>(true);
+    }
+
+    /// A resource that is read, of which the changes are no events.
+    pub fn read_quietly<T: Projection>(&mut self) {
+        self.read_with::<T>(false);
+    }
+
+    fn read_with<T: Projection>(&mut self, noticed: bool) {
         let id = TypeId::of::<T>();
         if self.listers.sources.contains_key(&id) {
             return;
@@ -79,6 +88,16 @@ impl<'a> Reads<'a> {
             return;
         };
         let informer = informers.get::<T>();
+        if noticed {
+            self.notice(&informer);
+        }
+        let waited = informer.clone();
+        self.synced.push(Box::pin(async move { waited.synced().await }));
+        self.listers.sources.insert(id, Arc::new(informer));
+    }
+
+    /// Changes become events.
+    fn notice<T: Projection>(&self, informer: &Informer<T>) {
         let events = self.events.clone();
         informer.handle(move |change| {
             let actions = match (&change.old, &change.new) {
@@ -90,9 +109,6 @@ impl<'a> Reads<'a> {
             let change = Change::Other(any(&change.old), any(&change.new));
             events(Event { resource: Resource::Other(T::RESOURCE), actions, change });
         });
-        let waited = informer.clone();
-        self.synced.push(Box::pin(async move { waited.synced().await }));
-        self.listers.sources.insert(id, Arc::new(informer));
     }
 
     /// The objects, and what resolves once all of them are listed.

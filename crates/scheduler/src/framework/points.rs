@@ -9,6 +9,7 @@
 use super::{CycleState, EventInterest, Listers, NodeStatuses, Nominator, Outcome, Profile, Reads, Status};
 use crate::{
     metrics::DeviceMetrics,
+    plugins::Candidate,
     pod_info::PodInfo,
     snapshot::{NodeInfo, Snapshot},
 };
@@ -117,6 +118,8 @@ pub struct PostFiltered {
     pub nomination: Nomination,
     /// Pods that are to be deleted.
     pub victims: Vec<Arc<PodInfo>>,
+    /// All nodes that room could be made on, where extenders have a say in it.
+    pub candidates: Vec<Candidate>,
     /// What is to be written, in order, before the pod is tried again.
     pub writes: Vec<Write>,
     /// Why it could not help; its message follows that of the filters.

@@ -3,16 +3,21 @@
 //! Invariant: a node is filtered with the pods that wait for room on it and are at least as important as the pod, and again
 //! without them: neither their coming nor their staying away makes the decision wrong.
 
+mod prepared;
+
+pub use prepared::Prepared;
+
 use super::{
-    Code, Cycle, CycleState, Event, EventInterest, Filter, Listers, NodeNames, NodeStatuses, Nomination,
-    Outcome, Permission, Plugin, Points, PostFiltered, PreFiltered, PreScored, QueueSort, Score, Status,
+    Code, Cycle, CycleState, Event, EventInterest, Filter, Hint, Listers, NodeStatuses, Nomination, Outcome,
+    Permission, Plugin, Points, PostFiltered, PreFiltered, PreScored, QueueSort, Score, Status,
     points::MAX_SCORE,
 };
 use crate::{
     memory::Class,
-    metrics::{Ending, FrameworkMetrics, Point, PointMeter},
+    metrics::{Ending, FrameworkMetrics, Point, PointMeter, extension},
     pod_info::PodInfo,
-    snapshot::{NodeInfo, Snapshot},
+    schedule_one::EXTENDER,
+    snapshot::NodeInfo,
 };
 use prometheus_client::metrics::counter::Counter;
 use std::{
@@ -45,6 +50,7 @@ struct AskedFilter {
     name: &'static str,
     filter: Arc<dyn Filter>,
     asked: Counter,
+    metrics: FrameworkMetrics,
 }
 
 /// How often a plugin was asked beside its filter.
@@ -73,14 +79,7 @@ pub struct Profile {
     asked: Vec<Asked>,
     /// How long extension points take.
     pub meter: PointMeter,
-}
-
-/// The outcome of all pre-filters.
-pub struct Prepared {
-    /// The only nodes that are worth filtering, if not all are.
-    pub nodes: Option<NodeNames>,
-    /// The plugins that said so.
-    pub plugins: BTreeSet<&'static str>,
+    extended: bool,
 }
 
 impl Profile {
@@ -88,7 +87,8 @@ impl Profile {
     pub fn new(config: ProfileConfig, plugins: Vec<Weighted>) -> Self {
         let filters = plugins.iter().enumerate().filter_map(|(place, plugin)| {
             let (name, filter) = (plugin.points.plugin.name(), plugin.points.filter.clone()?);
-            Some(AskedFilter { place, name, filter, asked: Counter::default() })
+            let (asked, metrics) = (Counter::default(), FrameworkMetrics::default());
+            Some(AskedFilter { place, name, filter, asked, metrics })
         });
         let filters: Vec<_> = filters.collect();
         let local = |place: usize| plugins[place].points.plugin.looks_at_node_alone();
@@ -99,8 +99,18 @@ impl Profile {
         let interests = plugins.iter().map(|p| (p.points.plugin.name(), p.points.plugin.events()));
         let interests = interests.collect();
         let asked = plugins.iter().map(|_| Asked::default()).collect();
-        let meter = PointMeter::default();
-        Profile { config, filters, local_filters, local_scores, interests, asked, meter, plugins }
+        let (meter, extended) = (PointMeter::default(), false);
+        Profile { config, filters, local_filters, local_scores, interests, asked, meter, plugins, extended }
+    }
+
+    /// With extenders, which have a say in every decision.
+    pub fn extended(self) -> Self {
+        Profile { extended: true, ..self }
+    }
+
+    /// Whether there are extenders.
+    pub fn is_extended(&self) -> bool {
+        self.extended
     }
 
     /// Counts and times go into these metrics from now on.
@@ -109,6 +119,7 @@ impl Profile {
         self.meter = PointMeter::new(metrics.clone(), profile);
         for filter in &mut self.filters {
             filter.asked = metrics.asked(filter.name, Point::Filter, profile);
+            filter.metrics = metrics.clone();
         }
         for (asked, plugin) in self.asked.iter_mut().zip(&self.plugins) {
             let (points, name) = (&plugin.points, plugin.points.plugin.name());
@@ -131,15 +142,20 @@ impl Profile {
 
     /// Whether an event concerns a plugin, by name, and the plugin's hint is to queue the pod.
     pub fn wakes(&self, plugin: &str, pod: &PodInfo, event: &Event) -> bool {
-        let interests = self.interests.get(plugin);
-        interests.is_some_and(|interests| interests.iter().any(|interest| interest.wakes(pod, event)))
+        // What extenders reject pods for is not known.
+        if plugin == EXTENDER {
+            return true;
+        }
+        let Some((name, interests)) = self.interests.get_key_value(plugin) else { return false };
+        let mut concerned = interests.iter().filter(|interest| interest.concerns(event));
+        concerned.any(|interest| self.meter.hint(*name, event, || interest.hint(pod, event)) == Hint::Queue)
     }
 
     /// The plugins that an event may concern, before any hint.
     pub fn interested<'a>(&'a self, event: &'a Event) -> impl Iterator<Item = &'static str> + 'a {
-        let concerns =
-            |i: &EventInterest| i.resource == event.resource && i.actions.intersects(event.actions);
-        self.interests.iter().filter(move |(_, list)| list.iter().any(concerns)).map(|(name, _)| *name)
+        let concerned = move |list: &[EventInterest]| list.iter().any(|interest| interest.concerns(event));
+        let plugins = self.interests.iter().filter(move |(_, list)| concerned(list)).map(|(name, _)| *name);
+        plugins.chain(self.extended.then_some(EXTENDER))
     }
 
     /// The plugin that orders the queue.
@@ -149,10 +165,13 @@ impl Profile {
 
     /// The first plugin that keeps a pod out of the queue.
     pub fn pre_enqueue(&self, pod: &PodInfo, listers: &Listers) -> Outcome {
+        let timed = self.meter.samples_queued();
         self.meter.timed(Point::PreEnqueue, || {
-            self.points().try_for_each(|p| match &p.pre_enqueue {
-                Some(point) => point.pre_enqueue(pod, listers).map_err(|s| s.by(p.plugin.name())),
-                None => Ok(()),
+            self.points().try_for_each(|p| {
+                let (name, Some(point)) = (p.plugin.name(), &p.pre_enqueue) else { return Ok(()) };
+                let at = (name, extension::PRE_ENQUEUE);
+                let outcome = self.meter.plugin(timed, at, Ending::of, || point.pre_enqueue(pod, listers));
+                outcome.map_err(|s| s.by(name))
             })
         })
     }
@@ -171,7 +190,9 @@ impl Profile {
         for (place, plugin) in self.plugins.iter().enumerate() {
             let name = plugin.points.plugin.name();
             let Some(point) = &plugin.points.pre_filter else { continue };
-            let filtered = point.pre_filter(cycle, state);
+            let (at, timed) = ((name, extension::PRE_FILTER), state.timed);
+            let filtered =
+                self.meter.plugin(timed, at, PreFiltered::ending, || point.pre_filter(cycle, state));
             if !matches!(filtered, Ok(PreFiltered::Skip)) {
                 self.asked[place].pre_filter.inc();
             }
@@ -187,7 +208,7 @@ impl Profile {
                         None => nodes,
                     };
                     if left.is_empty() {
-                        return Err(no_node_left(&prepared.plugins).by(name));
+                        return Err(prepared.no_node_left().by(name));
                     }
                     prepared.nodes = Some(left);
                 }
@@ -276,7 +297,11 @@ impl Profile {
         let mut all: Option<PostFiltered> = None;
         for points in self.points() {
             let Some(point) = &points.post_filter else { continue };
-            let mut result = point.post_filter(self, cycle, state, statuses);
+            let at = (points.plugin.name(), extension::POST_FILTER);
+            let ending = |made: &PostFiltered| Ending::from(&made.status);
+            let mut result = self
+                .meter
+                .plugin(state.timed, at, ending, || point.post_filter(self, cycle, state, statuses));
             result.status = result.status.map_err(|status| status.by(points.plugin.name()));
             let done = !matches!(&result.status, Err(status) if status.code == Code::Unschedulable);
             if let Some(former) = all.take() {
@@ -311,7 +336,9 @@ impl Profile {
     fn run_pre_scores(&self, cycle: &Cycle<'_>, state: &mut CycleState, nodes: &[Arc<NodeInfo>]) -> Outcome {
         for (place, plugin) in self.plugins.iter().enumerate() {
             let Some(point) = &plugin.points.pre_score else { continue };
-            let scored = point.pre_score(cycle, state, nodes);
+            let (at, timed) = ((plugin.points.plugin.name(), extension::PRE_SCORE), state.timed);
+            let scored =
+                self.meter.plugin(timed, at, PreScored::ending, || point.pre_score(cycle, state, nodes));
             if !matches!(scored, Ok(PreScored::Skip)) {
                 self.asked[place].pre_score.inc();
             }
@@ -342,16 +369,35 @@ impl Profile {
                 None => {
                     self.asked[place].score.inc_by(nodes.len() as u64);
                     for (score, node) in scores.iter_mut().zip(nodes) {
-                        *score = point.score(cycle, state, node);
+                        *score = self.score_of(place, &**point, cycle, state, node);
                     }
                 }
             }
-            point.normalize(cycle, state, nodes, &mut scores);
+            let at = (plugin.points.plugin.name(), extension::NORMALIZE);
+            self.meter.plugin(
+                state.timed,
+                at,
+                |()| Ending::Success,
+                || point.normalize(cycle, state, nodes, &mut scores),
+            );
             for (sum, score) in sums.iter_mut().zip(&scores) {
                 *sum += plugin.weight * (*score).clamp(0, MAX_SCORE);
             }
         }
         sums
+    }
+
+    /// A node's score by the plugin at a place.
+    fn score_of(
+        &self,
+        place: usize,
+        point: &dyn Score,
+        cycle: &Cycle<'_>,
+        state: &CycleState,
+        node: &NodeInfo,
+    ) -> i64 {
+        let at = (self.plugins[place].points.plugin.name(), extension::SCORE);
+        self.meter.plugin(state.timed, at, |_| Ending::Success, || point.score(cycle, state, node))
     }
 
     /// The scores of nodes by the plugins that look at a node alone, each with its place.
@@ -369,7 +415,7 @@ impl Profile {
             let row = class.scores((node.slot, generation), self.local_scores.len(), |scores| {
                 for (score, (place, point)) in scores.iter_mut().zip(&self.local_scores) {
                     self.asked[*place].score.inc();
-                    *score = point.score(cycle, state, node);
+                    *score = self.score_of(*place, &**point, cycle, state, node);
                 }
             });
             columns.iter_mut().zip(row).for_each(|((_, column), score)| column.push(*score));
@@ -381,7 +427,12 @@ impl Profile {
     pub fn reserve(&self, cycle: &Cycle<'_>, state: &mut CycleState, node: &str) -> Outcome {
         let reserved = self.meter.timed(Point::Reserve, || {
             self.points().try_for_each(|points| match &points.reserve {
-                Some(point) => point.reserve(cycle, state, node).map_err(|s| s.by(points.plugin.name())),
+                Some(point) => {
+                    let (name, timed) = (points.plugin.name(), state.timed);
+                    let reserve = || point.reserve(cycle, state, node);
+                    let reserved = self.meter.plugin(timed, (name, extension::RESERVE), Ending::of, reserve);
+                    reserved.map_err(|s| s.by(name))
+                }
                 None => Ok(()),
             })
         });
@@ -401,7 +452,11 @@ impl Profile {
             let mut wait: Option<Duration> = None;
             for points in self.points() {
                 let Some(point) = &points.permit else { continue };
-                match point.permit(cycle, state, node).map_err(|s| s.by(points.plugin.name()))? {
+                let (name, timed) = (points.plugin.name(), state.timed);
+                let permit = || point.permit(cycle, state, node);
+                let at = (name, extension::PERMIT);
+                let permitted = self.meter.plugin(timed, at, Permission::ending, permit);
+                match permitted.map_err(|s| s.by(name))? {
                     Permission::Allow => {}
                     Permission::Wait(longest) => wait = Some(wait.unwrap_or_default().max(longest)),
                 }
@@ -417,8 +472,10 @@ impl Profile {
     /// Undoes the reservations, in reverse order.
     pub fn unreserve(&self, pod: &PodInfo, state: &mut CycleState, node: &str) {
         let since = Instant::now();
-        for point in self.plugins.iter().rev().filter_map(|p| p.points.reserve.as_ref()) {
-            point.unreserve(pod, state, node);
+        for points in self.plugins.iter().rev().map(|plugin| &plugin.points) {
+            let Some(point) = &points.reserve else { continue };
+            let (at, timed) = ((points.plugin.name(), extension::UNRESERVE), state.timed);
+            self.meter.plugin(timed, at, |()| Ending::Success, || point.unreserve(pod, state, node));
         }
         self.meter.observe(Point::Unreserve, Ending::Success, since);
     }
@@ -457,7 +514,10 @@ fn after(former: PostFiltered, mut result: PostFiltered) -> PostFiltered {
 impl AskedFilter {
     fn run(&self, cycle: &Cycle<'_>, state: &CycleState, node: &NodeInfo) -> Outcome {
         self.asked.inc();
-        self.filter.filter(cycle, state, node).map_err(|status| status.by(self.name))
+        let at = (self.name, extension::FILTER);
+        let filtered =
+            self.metrics.plugin(state.timed, at, Ending::of, || self.filter.filter(cycle, state, node));
+        filtered.map_err(|status| status.by(self.name))
     }
 }
 
@@ -465,68 +525,6 @@ impl AskedFilter {
 fn run(filters: &[AskedFilter], cycle: &Cycle<'_>, state: &CycleState, node: &NodeInfo) -> Outcome {
     let mut asked = filters.iter().filter(|filter| state.skip_filter & (1 << filter.place) == 0);
     asked.try_for_each(|filter| filter.run(cycle, state, node))
-}
-
-fn no_node_left(plugins: &BTreeSet<&'static str>) -> Status {
-    let names: Vec<&str> = plugins.iter().copied().collect();
-    let text = format!("node(s) didn't satisfy plugin(s) {} simultaneously", list(&names));
-    match names.as_slice() {
-        [one] => Status::unresolvable(format!("node(s) didn't satisfy plugin {one}")),
-        _ => Status::unresolvable(text),
-    }
-}
-
-/// Names as Go prints a slice: `[A B]`.
-pub fn list(names: &[&str]) -> String {
-    format!("[{}]", names.join(" "))
-}
-
-impl Prepared {
-    /// What is said of the nodes that are not worth filtering.
-    pub fn others(&self) -> Option<Status> {
-        self.nodes.as_ref()?;
-        let names: Vec<&str> = self.plugins.iter().copied().collect();
-        Some(Status::unresolvable(format!("node(s) didn't satisfy plugin(s) {}", list(&names))))
-    }
-
-    /// The nodes to filter that there are, in the order of the snapshot from a place on.
-    pub fn candidates<'a>(&'a self, snapshot: &'a Snapshot, from: usize) -> Candidates<'a> {
-        let nodes = self
-            .nodes
-            .as_ref()
-            .map(|names| names.iter().filter_map(|name| snapshot.node(name)).cloned().collect::<Vec<_>>());
-        let len = nodes.as_ref().map_or(snapshot.len(), Vec::len);
-        Candidates { snapshot, nodes, from, len }
-    }
-}
-
-/// The nodes to filter.
-pub struct Candidates<'a> {
-    snapshot: &'a Snapshot,
-    nodes: Option<Vec<Arc<NodeInfo>>>,
-    from: usize,
-    len: usize,
-}
-
-impl Candidates<'_> {
-    /// How many.
-    pub fn len(&self) -> usize {
-        self.len
-    }
-
-    /// Whether there are none.
-    pub fn is_empty(&self) -> bool {
-        self.len == 0
-    }
-
-    /// One of them.
-    pub fn nth(&self, place: usize) -> Option<&Arc<NodeInfo>> {
-        let place = (self.from + place) % self.len.max(1);
-        match &self.nodes {
-            Some(nodes) => nodes.get(place),
-            None => self.snapshot.nth(place),
-        }
-    }
 }
 
 impl std::fmt::Debug for Profile {

@@ -28,6 +28,8 @@ impl<T: Any + Clone + Send + Sync> StateData for T {
 #[derive(Default)]
 pub struct CycleState {
     kept: Vec<(TypeId, Box<dyn StateData>)>,
+    /// Whether each plugin's time is taken.
+    pub timed: bool,
     /// Plugins that have nothing to filter, a bit each by their place in the profile.
     pub(super) skip_filter: u64,
     /// Plugins that have nothing to score.
@@ -37,11 +39,17 @@ pub struct CycleState {
 impl Clone for CycleState {
     fn clone(&self) -> Self {
         let kept = self.kept.iter().map(|(id, kept)| (*id, (**kept).copy())).collect();
-        CycleState { kept, skip_filter: self.skip_filter, skip_score: self.skip_score }
+        let CycleState { timed, skip_filter, skip_score, .. } = *self;
+        CycleState { kept, timed, skip_filter, skip_score }
     }
 }
 
 impl CycleState {
+    /// Of an attempt in which each plugin's time is taken, or is not.
+    pub fn new(timed: bool) -> Self {
+        CycleState { timed, ..CycleState::default() }
+    }
+
     /// Keeps a value; a former one of the same type is replaced.
     pub fn put<T: Any + Clone + Send + Sync>(&mut self, value: T) {
         let id = TypeId::of::<T>();

@@ -120,6 +120,14 @@ impl NodeStatuses {
         self.named.push((slot, status));
     }
 
+    /// Sets the status of a node that may have one already.
+    pub fn replace(&mut self, slot: usize, status: Status) {
+        match self.named.iter_mut().find(|(known, _)| *known == slot) {
+            Some((_, former)) => *former = status,
+            None => self.named.push((slot, status)),
+        }
+    }
+
     /// The status of a node.
     pub fn get(&self, slot: usize) -> Option<&Status> {
         let named = self.named.iter().find(|(s, _)| *s == slot).map(|(_, status)| status);

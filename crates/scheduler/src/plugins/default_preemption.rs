@@ -19,7 +19,8 @@ use crate::{
     pod_info::PodInfo,
     snapshot::NodeInfo,
 };
-use candidates::{Candidate, best, more_important, split_by_budgets};
+pub use candidates::{Candidate, best};
+use candidates::{more_important, split_by_budgets};
 use kaji_runtime::{Snapshot as Objects, objects::PodDisruptionBudget};
 use serde_json::Value;
 use std::sync::Arc;
@@ -92,6 +93,7 @@ impl PostFilter for DefaultPreemption {
         let none = |nomination: Nomination, text: String| PostFiltered {
             nomination,
             victims: vec![],
+            candidates: vec![],
             writes: vec![],
             status: Err(Status::unschedulable(format!("preemption: {text}"))),
         };
@@ -105,11 +107,13 @@ impl PostFilter for DefaultPreemption {
             .collect();
         let mut rejected = NodeStatuses::of_all(Some(Status::unresolvable(NOT_HELPFUL)));
         let candidates = self.candidates(profile, cycle, state, &potential, &mut rejected);
+        let kept = if profile.is_extended() { candidates.clone() } else { vec![] };
         match best(candidates) {
             None => none(Nomination::Clear, rejected.message(cycle.snapshot.len())),
             Some(candidate) => PostFiltered {
                 nomination: Nomination::Node(candidate.node.name().to_owned()),
                 victims: candidate.victims,
+                candidates: kept,
                 writes: vec![],
                 status: Ok(()),
             },

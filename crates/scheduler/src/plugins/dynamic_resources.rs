@@ -351,6 +351,7 @@ impl PostFilter for DynamicResources {
         let decided = |text: &'static str, writes| PostFiltered {
             nomination: Nomination::Keep,
             victims: vec![],
+            candidates: vec![],
             writes,
             status: Err(Status::unschedulable(text)),
         };

@@ -126,7 +126,11 @@ mod tests {
         let wakes = |old: Option<Arc<kaji_runtime::objects::Node>>, new| {
             let event = Event::of_node(old, Some(new));
             let interests = NodeDeclaredFeatures.events();
-            event.is_some_and(|event| interests.iter().any(|interest| interest.wakes(&pod, &event)))
+            event.is_some_and(|event| {
+                interests
+                    .iter()
+                    .any(|interest| interest.concerns(&event) && interest.hint(&pod, &event) == Hint::Queue)
+            })
         };
         assert!(wakes(None, at(&[], false)));
         assert!(wakes(Some(at(&[], false)), at(&[RESTART], false)));

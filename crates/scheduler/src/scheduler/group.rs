@@ -107,14 +107,14 @@ struct Trial {
 
 impl Scheduler {
     /// Schedules the pods of a group that wait, of which `first` was next.
-    pub(super) fn schedule_group(&mut self, first: Popped, key: &Key, permit: OwnedSemaphorePermit) {
+    pub(super) async fn schedule_group(&mut self, first: Popped, key: &Key, permit: OwnedSemaphorePermit) {
         let began = Instant::now();
         let members = self.members(first, key);
         let Some(profile) = members.first().map(|popped| popped.profile) else { return };
         if members.iter().any(|popped| self.preempting.contains(popped.info.uid())) {
             let now = self.now();
             for popped in members {
-                self.queue.rejected(&popped.key, ["DefaultPreemption"].into(), [].into(), now);
+                self.queue.put_back(&popped.key, "DefaultPreemption", now);
             }
             return;
         }
@@ -137,7 +137,7 @@ impl Scheduler {
             );
         }
         let quorum = Quorum { needed: group.min_count(), scheduled: self.scheduled_of(key) };
-        let mut outcome = self.place_all(profile, members, quorum);
+        let mut outcome = self.place_all(profile, members, quorum).await;
         if let Some((popped, status)) = outcome.failed.take() {
             self.reject(&popped, &status, began);
             let status = Status::error(format!("failed to schedule other pod from a pod group: {status}"));
@@ -146,7 +146,7 @@ impl Scheduler {
         if quorum.reached(outcome.placed.len()) {
             return self.bind_group(group, profile, outcome, permit, began);
         }
-        match self.make_room_for_group(profile, &outcome, quorum) {
+        match self.make_room_for_group(profile, &outcome, quorum).await {
             Some(room) => self.group_waits(group, profile, outcome, room, began),
             None => {
                 let text = quorum.message(outcome.placed.len(), outcome.rest.len());
@@ -156,10 +156,10 @@ impl Scheduler {
     }
 
     /// Decides on one pod after the other, as long as there can be enough of them.
-    fn place_all(&mut self, profile: &Profile, members: Vec<Popped>, quorum: Quorum) -> Outcome {
+    async fn place_all(&mut self, profile: &Profile, members: Vec<Popped>, quorum: Quorum) -> Outcome {
         let mut outcome = Outcome::of_rest(members);
         while let Some(popped) = outcome.rest.pop_front() {
-            match self.place(profile, popped) {
+            match self.place(profile, popped).await {
                 Attempt::Placed(placed) => outcome.placed.push(placed),
                 Attempt::Rejected(rejected) => outcome.rejected.push(rejected),
                 Attempt::Failed(popped, status) => {
@@ -176,8 +176,8 @@ impl Scheduler {
         outcome
     }
 
-    fn place(&mut self, profile: &Profile, popped: Popped) -> Attempt {
-        match self.decide(profile, &popped) {
+    async fn place(&mut self, profile: &Profile, popped: Popped) -> Attempt {
+        match self.decide(profile, &popped).await {
             Decision::Bind(Chosen { node, state, .. }) => {
                 let nominated = self.nominator.node_of(popped.info.uid()).map(str::to_owned);
                 match self.assume(profile, &popped, &node, state) {
@@ -207,7 +207,7 @@ impl Scheduler {
     }
 
     /// Tries to make room for as many of the rejected pods as are missing. What it would take; nothing is changed.
-    fn make_room_for_group(
+    async fn make_room_for_group(
         &mut self,
         profile: &Profile,
         outcome: &Outcome,
@@ -223,7 +223,7 @@ impl Scheduler {
                 continue;
             }
             let popped = &rejected.popped;
-            match self.decide(profile, popped) {
+            match self.decide(profile, popped).await {
                 Decision::Unschedulable(why) if !why.victims.is_empty() => {
                     let Nomination::Node(node) = &why.nomination else { continue };
                     trial

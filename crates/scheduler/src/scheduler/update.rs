@@ -5,32 +5,43 @@
 use super::Scheduler;
 use crate::{
     changes::{Changes, Pair},
-    framework::{Event, Profile},
+    framework::{Event, EventName, Profile},
     pod_info::PodInfo,
 };
 use kaji_decisions::SCHEDULER;
 use kaji_runtime::{Key, objects::Pod};
-use std::sync::Arc;
+use std::{sync::Arc, time::Duration};
+use tokio::time::Instant;
 
 impl Scheduler {
     pub(super) fn update(&mut self, changes: &Changes) {
         let batch = changes.take();
-        let mut events = vec![];
+        // The events, and how long the cache took for each.
+        let (mut events, mut took) = (vec![], vec![]);
         for (key, (old, new)) in batch.nodes {
+            let since = Instant::now();
             self.cache.set_node(&key.name, new.clone());
             events.extend(Event::of_node(old, new));
+            took.resize(events.len(), since.elapsed());
         }
         if self.groups {
             let groups = self.listers.pod_groups();
             batch.pods.values().for_each(|(old, new)| groups.update(old.as_ref(), new.as_ref()));
         }
         for (key, change) in batch.pods {
+            let since = Instant::now();
             self.update_pod(&key, change, &mut events);
+            took.resize(events.len(), since.elapsed());
         }
         self.grown.clear();
         events.extend(batch.others);
+        took.resize(events.len(), Duration::ZERO);
         let now = self.now();
-        events.iter().for_each(|event| self.queue.event(event, now));
+        for (event, took) in events.iter().zip(took) {
+            let since = Instant::now();
+            self.queue.event(event, now);
+            self.metrics.queue.handled(event.name(), took + since.elapsed());
+        }
         if batch.overflow {
             self.queue.everything_changed(now);
         }
@@ -64,9 +75,13 @@ impl Scheduler {
         }
         match responsible(&self.profiles, &pod) {
             Some(profile) => {
+                let since = Instant::now();
                 let info = Arc::new(PodInfo::new(pod.clone()));
                 self.update_nomination(former.as_deref(), &info);
                 self.queue.add(info, profile, self.now());
+                let action = if former.is_none() { "Add" } else { "Update" };
+                let name = EventName { resource: "UnschedulablePod", action };
+                self.metrics.queue.handled(name, since.elapsed());
                 self.grow(former.is_none(), pod, events);
             }
             None => {

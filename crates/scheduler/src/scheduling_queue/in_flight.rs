@@ -2,8 +2,11 @@
 //!
 //! Invariant: an event is kept as long as an attempt is in flight that began before it, unless [`EVENTS`] are kept already.
 
-use crate::framework::Event;
+use crate::framework::{Event, EventName};
 use std::collections::{BTreeMap, VecDeque};
+
+/// Among the events, a pod in flight.
+const POPPED: EventName = EventName { resource: "PodPopped", action: "" };
 
 /// Events that are kept.
 pub const EVENTS: usize = 4096;
@@ -19,11 +22,30 @@ pub struct InFlightEvents {
     attempts: BTreeMap<u64, usize>,
     /// Events before this number were dropped though an attempt needed them.
     dropped: u64,
+    /// How many there are of each name, and how many attempts.
+    counts: BTreeMap<EventName, i64>,
 }
 
 impl InFlightEvents {
     fn next(&self) -> u64 {
         self.first + self.kept.len() as u64
+    }
+
+    /// How many there are of each name, and how many attempts.
+    pub fn counts(&self) -> &BTreeMap<EventName, i64> {
+        &self.counts
+    }
+
+    fn count(&mut self, name: EventName, more: i64) {
+        *self.counts.entry(name).or_default() += more;
+    }
+
+    /// Forgets the first event.
+    fn forget_first(&mut self) -> bool {
+        let Some(event) = self.kept.pop_front() else { return false };
+        self.count(event.name(), -1);
+        self.first += 1;
+        true
     }
 
     /// Whether any attempt is in flight.
@@ -35,16 +57,17 @@ impl InFlightEvents {
     pub fn begin(&mut self) -> u64 {
         let next = self.next();
         *self.attempts.entry(next).or_default() += 1;
+        self.count(POPPED, 1);
         next
     }
 
     /// An event.
     pub fn push(&mut self, event: Event) {
         if self.kept.len() >= EVENTS {
-            self.kept.pop_front();
-            self.first += 1;
+            self.forget_first();
             self.dropped = self.first;
         }
+        self.count(event.name(), 1);
         self.kept.push_back(event);
     }
 
@@ -61,11 +84,10 @@ impl InFlightEvents {
             if *attempts == 0 {
                 self.attempts.remove(&began);
             }
+            self.count(POPPED, -1);
         }
         let needed = self.attempts.first_key_value().map_or(self.next(), |(began, _)| *began);
-        while self.first < needed && self.kept.pop_front().is_some() {
-            self.first += 1;
-        }
+        while self.first < needed && self.forget_first() {}
     }
 
     /// Drops all events: every attempt in flight counts as helped.
@@ -73,5 +95,6 @@ impl InFlightEvents {
         self.first = self.next() + 1;
         self.dropped = self.first;
         self.kept.clear();
+        self.counts.iter_mut().filter(|(name, _)| **name != POPPED).for_each(|(_, count)| *count = 0);
     }
 }

@@ -139,8 +139,8 @@ async fn pods_that_wait_for_long_are_tried_again_and_failed_ones_after_their_bac
 
 #[tokio::test(start_paused = true)]
 async fn what_comes_in_is_counted_by_cause() {
-    let incoming = IncomingPods::default();
-    let (mut queue, now) = (queue().measured(incoming.clone()), Instant::now());
+    let metrics = QueueMetrics::default();
+    let (mut queue, now) = (queue().measured(metrics.clone()), Instant::now());
     for name in ["a", "b", "c"] {
         queue.add(pod(&json!({"name": name})), 0, now);
     }
@@ -159,5 +159,105 @@ async fn what_comes_in_is_counted_by_cause() {
         {event="ScheduleAttemptFailure",queue="unschedulable"} 2
         {event="UnschedulablePodAdd",queue="active"} 3
         {event="UnschedulablePodAdd",queue="unschedulable"} 1"#]]
-    .assert_eq(&incoming.shown());
+    .assert_eq(&metrics.shown("queue_incoming_pods_total"));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_pod_that_backs_off_after_a_rejection_is_popped_when_no_pod_is_active() {
+    let metrics = QueueMetrics::default();
+    let (mut queue, now) = (queue().measured(metrics.clone()), Instant::now());
+    for (name, priority) in [("low", 0), ("high", 5), ("broken", 9)] {
+        queue.add(pod(&json!({"name": name, "priority": priority})), 0, now);
+    }
+    while queue.pop().is_some() {}
+    // The window of the backoffs is the same, and the more important pod is not the first to come back.
+    reject(&mut queue, "low", "NodeResourcesFit", now);
+    reject(&mut queue, "high", "NodeResourcesFit", now + Duration::from_millis(10));
+    queue.failed(&key("broken"), now);
+    queue.event(&event(None, Some(json!({"name": "n"}))).unwrap(), now + Duration::from_millis(20));
+    assert_eq!(queue.pending(), Pending { backoff: 3, ..Pending::default() });
+    queue.add(pod(&json!({"name": "new"})), 0, now);
+    let order: Vec<String> = std::iter::from_fn(|| queue.pop()).map(|p| p.key.name).collect();
+    assert_eq!(order, ["new", "high", "low"]);
+    assert_eq!(queue.pending(), Pending { backoff: 1, ..Pending::default() });
+    let shown = metrics.shown("queue_incoming_pods_total");
+    assert!(shown.contains("{event=\"PopFromBackoffQ\",queue=\"active\"} 2"), "{shown}");
+    // One that failed waits for its time.
+    queue.flush_due(now + Duration::from_secs(1));
+    assert_eq!(queue.pop().unwrap().key, key("broken"));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_pod_that_comes_back_ranks_behind_those_that_came_before() {
+    let (mut queue, now) = (queue(), Instant::now());
+    queue.add(pod(&json!({"name": "a"})), 0, now);
+    queue.pop().unwrap();
+    queue.add(pod(&json!({"name": "b"})), 0, now);
+    reject(&mut queue, "a", "NodeResourcesFit", now);
+    queue.activate_now(&key("a"));
+    queue.add(pod(&json!({"name": "c"})), 0, now);
+    let order: Vec<String> = std::iter::from_fn(|| queue.pop()).map(|p| p.key.name).collect();
+    assert_eq!(order, ["b", "a", "c"]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn pods_count_for_the_plugins_that_reject_them_until_they_are_tried_again_or_gone() {
+    let metrics = QueueMetrics::default();
+    let (mut queue, now) = (queue().measured(metrics.clone()), Instant::now());
+    let numbers = || -> Vec<i64> {
+        let shown = metrics.shown("unschedulable_pods{");
+        shown.lines().map(|line| line.rsplit(' ').next().unwrap().parse().unwrap()).collect()
+    };
+    queue.add(pod(&json!({"name": "gated", "spec": {"schedulingGates": [{"name": "g"}]}})), 0, now);
+    for name in ["a", "b"] {
+        queue.add(pod(&json!({"name": name})), 0, now);
+    }
+    while queue.pop().is_some() {}
+    for name in ["a", "b"] {
+        queue.rejected(&key(name), ["NodeResourcesFit"].into(), ["VolumeBinding"].into(), now);
+    }
+    expect_test::expect![[r#"
+        plugin="NodeResourcesFit",profile="default-scheduler"} 2
+        plugin="SchedulingGates",profile="default-scheduler"} 1
+        plugin="VolumeBinding",profile="default-scheduler"} 2"#]]
+    .assert_eq(&metrics.shown("unschedulable_pods{"));
+    queue.activate_now(&key("a"));
+    assert_eq!(numbers(), [2, 1, 2], "it was not tried yet");
+    assert_eq!(queue.pop().unwrap().key, key("a"));
+    assert_eq!(numbers(), [1, 1, 1]);
+    queue.remove(&key("b"));
+    queue.add(pod(&json!({"name": "gated"})), 0, now);
+    queue.pop().unwrap();
+    assert_eq!(numbers(), [0, 0, 0]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn events_in_flight_are_counted_by_name() {
+    let (mut queue, now) = (queue(), Instant::now());
+    let counts = |queue: &SchedulingQueue| -> Vec<String> {
+        queue.in_flight().iter().map(|(event, count)| format!("{event} {count}")).collect()
+    };
+    queue.add(pod(&json!({"name": "a"})), 0, now);
+    queue.pop().unwrap();
+    (0..2).for_each(|_| queue.event(&event(None, Some(json!({"name": "n"}))).unwrap(), now));
+    assert_eq!(counts(&queue), ["NodeAdd 2", "PodPopped 1"]);
+    queue.failed(&key("a"), now);
+    assert_eq!(counts(&queue), ["NodeAdd 0", "PodPopped 0"]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_pod_that_is_put_back_has_made_no_attempt() {
+    let (mut queue, now) = (queue(), Instant::now());
+    queue.add(pod(&json!({"name": "a"})), 0, now);
+    queue.pop().unwrap();
+    queue.put_back(&key("a"), "DefaultPreemption", now);
+    assert!(queue.is_rejected_by(&key("a"), "DefaultPreemption"));
+    queue.event(&event(None, Some(json!({"name": "n"}))).unwrap(), now);
+    assert!(queue.pop().is_none());
+    queue.activate_now(&key("a"));
+    let popped = queue.pop().unwrap();
+    assert_eq!((popped.attempts, popped.flushed), (1, false));
+    reject(&mut queue, "a", "NodeResourcesFit", now);
+    queue.flush_due(now + FLUSH);
+    assert!(queue.pop().unwrap().flushed);
 }

@@ -10,6 +10,7 @@ use std::{
 };
 
 /// A node, and the pods to delete on it, the most important first.
+#[derive(Clone, Debug)]
 pub struct Candidate {
     /// The node.
     pub node: Arc<NodeInfo>,
