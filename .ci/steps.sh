@@ -147,6 +147,7 @@ step_node() {
   KAJI=$kaji bash tests/node/walk.sh
   KAJI=$kaji bash tests/node/nodes.sh
   KAJI=$kaji bash tests/node/fleet.sh
+  KAJI=$kaji bash tests/node/dual.sh
   KAJI=$kaji bash tests/node/rootless.sh
   KAJI=$kaji timeout 300 bash tests/node/isolation.sh
   KAJI=$kaji KAJI_KILLS=100 timeout 600 bash tests/node/kills.sh

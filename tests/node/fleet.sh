@@ -65,4 +65,8 @@ soon "the server ends" eval "! kill -0 $server 2>/dev/null"
 server=
 none_left() { ! pgrep -f "^$KAJI (shim|agent) .*$work" && ! grep -q "$work" /proc/mounts && ! ip -o link | grep -v " lo:" | grep -q .; }
 soon "no process, mount or interface is left" none_left
+soon "no sandbox, layer of a container or record is left" nothing_of_pods "$work/data/nodes"
+no_tables() { ! command -v nft >/dev/null || ! nft list tables | grep kaji; }
+soon "no rule is left" no_tables
+soon "no address is left" eval "! ip -o address | grep -v ' lo '"
 soon "images are kept" shows example.com/busybox "$KAJI" image --data-dir "$work/data/nodes/node-1" ls

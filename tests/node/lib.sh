@@ -17,6 +17,9 @@
 #   make_archive            makes $work/image.tar of it for ctr, an image that containerd's sandboxes can use too
 #   configure_containerd    writes $work/containerd.toml, with everything in $work and the socket $CONTAINERD_ADDRESS
 #   kill_containerd_shims   those of that containerd, and what they run
+#   nothing_of_pods DIRECTORY     whether a node's directory and the network namespace have nothing of a pod; for namespaces of nodes,
+#                                 $inside is the command that enters them
+#   no_rules ADDRESS...           whether no rule or set of the network namespace names one of these
 #   conclude NAME CODE      kills the shims that are left, removes $work, prints the counts and ends the walk
 # shellcheck shell=bash
 passed=0
@@ -144,6 +147,19 @@ kill_containerd_shims() {
     pkill -9 -P "$pid" || true
     kill -9 "$pid" 2>/dev/null || true
   done
+}
+
+inside=()
+
+nothing_of_pods() {
+  ! find "$1" -mindepth 1 \( -path '*/kubelet/pods/*' -o -path '*/containers/sandboxes/*' -o -path '*/containers/containers/*' \
+    -o -path '*/images/leases/*' -o -path '*/images/tmp/*' -o -path '*/network/*.json' \) | grep . &&
+    ! "${inside[@]}" ip -o link | grep -E ' k[ji][0-9a-f]{12}'
+}
+
+no_rules() {
+  command -v nft >/dev/null || return 0
+  ! "${inside[@]}" nft list ruleset | grep -wF -f <(printf '%s\n' "$@")
 }
 
 conclude() {

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Three real nodes, each an agent in a network namespace of its own: pods, services and DNS over nodes on one segment and by
-# VXLAN, a killed agent with containers that go on, an agent that is stopped, and nothing left behind.
+# VXLAN, a killed agent with containers that go on, an agent that is stopped, a node that is dead, and nothing left behind.
 #
 #     KAJI=target/release/kaji KUBECTL=kubectl bash tests/node/nodes.sh
 #
@@ -63,7 +63,7 @@ attach c far 203.0.113 2
 start_server() {
   # Not by a function, which would have a process of its own.
   nsenter "$(namespace server)" "$KAJI" up --nodes none --bind-address 0.0.0.0 --data-dir "$work/server" --port 6443 \
-    --kubeconfig "$KUBECONFIG" >>"$work/server.log" 2>&1 &
+    --node-monitor-period 1s --node-monitor-grace-period 20s --kubeconfig "$KUBECONFIG" >>"$work/server.log" 2>&1 &
   process[server]=$!
 }
 
@@ -194,22 +194,67 @@ soon "the server comes back" shows ok k get --raw /readyz
 pod later a "echo ran"
 soon "the nodes go on with a server that was started again" shows ran log later
 
+# A node that is dead: neither its agent nor its containers run, and nothing reaches it.
+k apply -f - >/dev/null <<'Y'
+apiVersion: apps/v1
+kind: Deployment
+metadata: {name: mover}
+spec:
+  selector: {matchLabels: {app: mover}}
+  template:
+    metadata: {labels: {app: mover}}
+    spec:
+      terminationGracePeriodSeconds: 1
+      tolerations:
+      - {key: node.kubernetes.io/unreachable, operator: Exists, effect: NoExecute, tolerationSeconds: 1}
+      affinity: {nodeAffinity: {preferredDuringSchedulingIgnoredDuringExecution: [{weight: 100, preference: {matchExpressions: [{key: kubernetes.io/hostname, operator: In, values: [c]}]}}]}}
+      containers: [{name: main, image: "example.com/busybox:1", command: [sh, -c, "hostname > /tmp/index.html; httpd -f -p 80 -h /tmp"]}]
+---
+apiVersion: v1
+kind: Service
+metadata: {name: mover}
+spec: {selector: {app: mover}, ports: [{port: 80}]}
+Y
+places() { k get pods -l app=mover --field-selector status.phase=Running -o 'jsonpath={range .items[*]}{.spec.nodeName}{"\n"}{end}'; }
+soon "a pod runs on node c" is c places
+kill -9 "${process[c]}"
+wait "${process[c]}" 2>/dev/null || true
+inside c ip link set uplink down
+for pid in $(pgrep -f "^$KAJI shim .*$work/c/"); do kill -9 "$pid"; done
+patience=45
+moved() { places | grep -qE '^[ab]$'; }
+soon "a pod of a dead node gets a substitute on another one" moved
+patience=20
+moved_answers() { inside a bash -c "printf 'GET / HTTP/1.0\r\n\r\n' | busybox nc -w 3 $(field service mover '{.spec.clusterIP}') 80" | grep -q mover-; }
+soon "its service leads there" moved_answers
+soon "the node is unreachable" is Unknown field node c '{.status.conditions[?(@.type=="Ready")].status}'
+inside c ip link set uplink up
+inside c ip route add default via 203.0.113.254
+token='' start_agent c
+soon "the node comes back" ready c
+one_place() { [[ $(k get pods -l app=mover -o name | wc -l) == 1 ]]; }
+soon "and lets its pod of before go" one_place
+k delete deployment mover --wait=false >/dev/null
+k delete service mover >/dev/null
+
 kill -TERM "${process[c]}"
 wait "${process[c]}" 2>/dev/null || true
 reset_c() { inside c "$KAJI" node reset --data-dir "$work/c"; }
 in_use() { ! inside a "$KAJI" node reset --data-dir "$work/a" 2>"$work/refusal" && grep -q "used by another process" "$work/refusal"; }
 soon "a node that runs is not reset" in_use
 soon "one that was stopped is" shows "Nothing of the node" reset_c
-nothing_of_c() {
-  ! pgrep -f "^$KAJI shim .*$work/c/" && ! grep -q "$work/c/" /proc/mounts && ! inside c ip -o link | grep -q kaji0 &&
-    ! inside c ip route | grep -q "10\.2[0-9]*\." && [[ ! -e $work/c/containers && ! -e $work/c/kubelet ]]
+nothing_of() {
+  ! pgrep -f "^$KAJI shim .*$work/$1/" && ! grep -q "$work/$1/" /proc/mounts && ! inside "$1" ip -o link | grep -E 'kaji0| k[ji][0-9a-f]{12}' &&
+    ! inside "$1" ip -o address | grep -vE ' (lo|uplink) ' && ! inside "$1" ip route | grep "10\.2[0-9]*\." &&
+    { ! command -v nft >/dev/null || ! inside "$1" nft list tables | grep kaji; } && [[ ! -e $work/$1/containers && ! -e $work/$1/kubelet ]]
 }
-soon "it left nothing" nothing_of_c
+soon "it left nothing" nothing_of c
 unset 'process[c]'
 k delete node c >/dev/null
 # The pod garbage collector takes them only when the node was missing for 40 s.
 k delete pods --field-selector spec.nodeName=c --force --grace-period 0 >/dev/null 2>&1
 uids=$(k get pods -o 'jsonpath={range .items[*]}{.metadata.uid}{"\n"}{end}')
+mapfile -t addresses < <(k get pods -o 'jsonpath={range .items[*]}{.status.podIP}{"\n"}{end}' | grep .)
 k delete service web >/dev/null
 k delete pods --all --now >/dev/null
 soon "pods go" shows "No resources found" k get pods
@@ -218,8 +263,20 @@ soon "no process or mount is left" none_left
 # Other nodes of the machine may have pods.
 no_cgroup_left() { ! find /sys/fs/cgroup -path '*kubepods*' -type d -name 'pod*' | grep -qF "$uids"; }
 soon "no cgroup of a pod is left" no_cgroup_left
+for each in a b; do
+  # shellcheck disable=SC2034
+  inside=(inside "$each")
+  soon "no layer, record, interface or address of a pod is left on $each" nothing_of_pods "$work/$each"
+  soon "and no rule" no_rules "${addresses[@]}"
+done
+inside=()
 for each in a b server; do
   kill -TERM "${process[$each]}"
   soon "$each ends" eval "! kill -0 ${process[$each]} 2>/dev/null"
   unset "process[$each]"
+done
+reset_node() { inside "$1" "$KAJI" node reset --data-dir "$work/$1"; }
+for each in a b; do
+  soon "node $each is reset" shows "Nothing of the node" reset_node "$each"
+  soon "and leaves nothing" nothing_of "$each"
 done

@@ -9,7 +9,9 @@
 #   answer                        what the service answers on the node
 #   copied, exits, forwarded      streams of kubectl: for `soon`
 #   check_resize                  a container gets more memory while it runs
-#   check_policy                  a policy keeps pods away
+#   check_copies, check_debug     kubectl cp both ways; kubectl debug of a node and of a pod
+#   check_readiness, check_update endpoints follow a probe; a rolling update under requests, of which none fails
+#   check_policy                  a policy keeps pods away, a new one from its first packet on
 #   identity                      the containers of `web` and their restarts
 #   $request ADDRESS PORT         an HTTP request, for `bash -c`; $service is the service's address
 # shellcheck shell=bash disable=SC2154
@@ -126,6 +128,101 @@ forwarded() {
   return "$i"
 }
 
+check_copies() {
+  head -c 300000 "$KAJI" >"$work/sent"
+  soon "kubectl cp copies to a pod" k cp "$work/sent" one:/scratch/sent -c main
+  soon "and from it" k cp one:/scratch/sent "$work/received" -c main
+  soon "without a change" cmp "$work/sent" "$work/received"
+}
+
+# Debugging pods of nodes have names of their own.
+debugger() { k get pods -o name | grep -m 1 "node-debugger-$node" | cut -d / -f 2; }
+
+check_debug() {
+  soon "kubectl debug makes a pod in the node's namespaces" k debug "node/$node" -q --image=example.com/busybox:1 --attach=false \
+    -- sh -c 'test -d /host/proc/1 && ls /proc/*/exe > /dev/null 2>&1; echo on $(hostname); sleep 3600'
+  soon "which sees the node" shows "on $(hostname)" k logs "$(debugger)"
+  k delete pod "$(debugger)" --now >/dev/null
+  soon "and adds a container to a pod" k debug one -q --image=example.com/busybox:1 --target=main -c doctor --attach=false \
+    -- sh -c 'cat /proc/1/status; sleep 3600'
+  soon "which sees the other's processes" shows "Uid:$(printf '\t')1000" k logs one -c doctor
+  soon "and is in the pod's status" is doctor field pod one '{.status.ephemeralContainerStatuses[?(@.state.running)].name}'
+}
+
+endpoint_ready() { k get endpointslice -l kubernetes.io/service-name=flips -o 'jsonpath={.items[0].endpoints[0].conditions.ready}'; }
+
+check_readiness() {
+  k apply -f - >/dev/null <<'Y'
+apiVersion: v1
+kind: Pod
+metadata: {name: flips, labels: {app: flips}}
+spec:
+  terminationGracePeriodSeconds: 1
+  containers: [{name: main, image: "example.com/busybox:1", command: [sh, -c, "touch /tmp/ready; sleep 3600"], readinessProbe: {exec: {command: [test, -e, /tmp/ready]}, periodSeconds: 1, failureThreshold: 1}}]
+---
+apiVersion: v1
+kind: Service
+metadata: {name: flips}
+spec: {selector: {app: flips}, ports: [{port: 80}]}
+Y
+  soon "a pod that is ready is an endpoint" is true endpoint_ready
+  k exec flips -- rm /tmp/ready
+  soon "a probe that fails takes it out" is false endpoint_ready
+  k exec flips -- touch /tmp/ready
+  soon "and one that recovers brings it back" is true endpoint_ready
+  soon "without a restart" is 0 field pod flips '{.status.containerStatuses[0].restartCount}'
+  k delete pod flips --now --wait=false >/dev/null
+}
+
+# requests ADDRESS: asks until $work/stop exists, and counts the answers and the failures.
+requests() {
+  local answered=0 lost=0
+  while [[ ! -e $work/stop ]]; do
+    if shows rolling- bash -c "$request $1 80"; then answered=$((answered + 1)); else lost=$((lost + 1)); fi
+  done
+  echo "$answered answered, $lost lost" >"$work/requests"
+}
+
+check_update() {
+  local client
+  k apply -f - >/dev/null <<'Y'
+apiVersion: apps/v1
+kind: Deployment
+metadata: {name: rolling}
+spec:
+  replicas: 3
+  selector: {matchLabels: {app: rolling}}
+  template:
+    metadata: {labels: {app: rolling}}
+    spec:
+      terminationGracePeriodSeconds: 3
+      containers:
+      - name: main
+        image: example.com/busybox:1
+        command: [sh, -c, "hostname > /tmp/index.html; httpd -f -p 80 -h /tmp"]
+        readinessProbe: {httpGet: {port: 80}, periodSeconds: 1}
+        lifecycle: {preStop: {sleep: {seconds: 1}}}
+---
+apiVersion: v1
+kind: Service
+metadata: {name: rolling}
+spec: {selector: {app: rolling}, ports: [{port: 80}]}
+Y
+  soon "a deployment is rolled out" is 3 field deployment rolling '{.status.availableReplicas}'
+  rm -f "$work/stop"
+  requests "$(field service rolling '{.spec.clusterIP}')" &
+  client=$!
+  k set env deployment/rolling VERSION=2 >/dev/null
+  soon "a rolling update ends" k rollout status deployment/rolling --timeout=40s
+  soon "with no pod of before" is "3 3" field deployment rolling '{.status.replicas} {.status.updatedReplicas}'
+  touch "$work/stop"
+  wait "$client"
+  soon "no request was lost meanwhile" grep -q "^[0-9][0-9]* answered, 0 lost" "$work/requests"
+  soon "and there were some" grep -q "^[1-9][0-9]" "$work/requests"
+  k delete deployment rolling --wait=false >/dev/null
+  k delete service rolling flips >/dev/null
+}
+
 page() { k get --raw "/api/v1/nodes/$node/proxy/$1"; }
 
 check_resize() {
@@ -149,6 +246,21 @@ spec: {podSelector: {matchLabels: {app: web}}, policyTypes: [Ingress]}
 Y
   soon "a policy keeps pods away" denied refused
   k delete networkpolicy closed >/dev/null
+  # Pods that send a packet as soon as they run: their addresses may not be in the API by then.
+  k apply -f - >/dev/null <<'Y'
+apiVersion: networking.k8s.io/v1
+kind: NetworkPolicy
+metadata: {name: silent}
+spec: {podSelector: {matchLabels: {silent: "yes"}}, policyTypes: [Egress]}
+Y
+  local number
+  for number in 1 2 3; do
+    command_pod "silent-$number" "$request $service 80 && echo reached; echo ended" --labels=silent=yes
+    soon "a new pod ends" shows ended log "silent-$number" "silent-$number"
+    soon "and its policy held from its first packet on" silent "$number"
+  done
+  k delete networkpolicy silent >/dev/null
 }
+silent() { ! shows web- log "silent-$1" "silent-$1"; }
 
 identity() { k get pods -l app=web -o 'jsonpath={range .items[*]}{.status.containerStatuses[0].containerID} {.status.containerStatuses[0].restartCount}{"\n"}{end}' | sort; }

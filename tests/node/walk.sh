@@ -17,7 +17,7 @@ make_uplink
 make_work
 trap 'leave node' EXIT
 
-make_image sh cat head echo sleep ls id env httpd nslookup nc test hostname true touch rm mkdir
+make_image sh cat head echo sleep ls id env httpd nslookup nc test hostname true touch rm mkdir tar
 "$KAJI" image --data-dir "$work/data" import "$work/busybox.tar" example.com/busybox:1 --cmd /bin/sh >/dev/null
 soon "an image is listed" shows example.com/busybox "$KAJI" image --data-dir "$work/data" ls
 
@@ -45,6 +45,10 @@ for websockets in true false; do
 done
 unset KUBECTL_REMOTE_COMMAND_WEBSOCKETS KUBECTL_PORT_FORWARD_WEBSOCKETS
 check_names
+check_copies
+check_debug
+check_readiness
+check_update
 
 soon "the API shows a container's log" shows green k logs one
 soon "and its last line" is token k logs one --tail=1

@@ -31,25 +31,36 @@ const RETRY: Duration = Duration::from_secs(1);
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Server {
     node: String,
-    address: IpAddr,
+    /// One of each family at most.
+    addresses: Vec<IpAddr>,
     ready: bool,
+}
+
+impl Server {
+    fn address(&self, v4: bool) -> Option<IpAddr> {
+        self.addresses.iter().copied().find(|address| address.is_ipv4() == v4)
+    }
 }
 
 /// What a Node says of the DNS that it serves.
 fn server(node: &Node) -> Option<Server> {
     let announced = node.metadata.annotations.get(SERVED_ANNOTATION).is_some_and(|value| value == "true");
-    let internal = node.status.addresses.iter().find(|address| &*address.kind == "InternalIP")?;
-    let address = internal.address.parse().ok().filter(|_| announced)?;
-    Some(Server { node: node.metadata.name.clone(), address, ready: node.ready() })
+    let internal = node.status.addresses.iter().filter(|address| &*address.kind == "InternalIP");
+    let addresses: Vec<IpAddr> = internal.filter_map(|internal| internal.address.parse().ok()).collect();
+    (announced && !addresses.is_empty()).then(|| Server {
+        node: node.metadata.name.clone(),
+        addresses,
+        ready: node.ready(),
+    })
 }
 
 /// The endpoints of a family. If no node is ready, all of them are tried.
 fn endpoints(servers: &[Server], v4: bool) -> Vec<Value> {
     let any_ready = servers.iter().any(|server| server.ready);
-    let of_family = servers.iter().filter(|server| server.address.is_ipv4() == v4);
-    let endpoint = |server: &Server| {
+    let of_family = servers.iter().filter_map(|server| Some((server, server.address(v4)?)));
+    let endpoint = |(server, address): (&Server, IpAddr)| {
         json!({
-            "addresses": [server.address.to_string()],
+            "addresses": [address.to_string()],
             "conditions": {"ready": server.ready || !any_ready},
             "nodeName": server.node,
             "hints": {"forNodes": [{"name": server.node}]},
@@ -165,7 +176,7 @@ async fn write(api: &dyn Api, servers: &[Server], address: IpAddr) -> Result<(),
         unless_there(api.create(&services, NAMESPACE, service(address), false).await)?;
     }
     for v4 in [true, false] {
-        let family = servers.iter().any(|server| server.address.is_ipv4() == v4);
+        let family = servers.iter().any(|server| server.address(v4).is_some());
         if family || v4 == address.is_ipv4() {
             put_slice(api, &slice(servers, v4), v4).await?;
         } else {
@@ -223,10 +234,12 @@ mod tests {
 
     fn node(name: &str, address: &str, announced: bool, ready: &str) -> Node {
         let annotations = if announced { json!({SERVED_ANNOTATION: "true"}) } else { json!({}) };
+        let mut internal = vec![json!({"type": "Hostname", "address": name})];
+        internal.extend(address.split(',').map(|ip| json!({"type": "InternalIP", "address": ip})));
         let node = json!({
             "metadata": {"name": name, "annotations": annotations},
             "status": {
-                "addresses": [{"type": "Hostname", "address": name}, {"type": "InternalIP", "address": address}],
+                "addresses": internal,
                 "conditions": [{"type": "Ready", "status": ready}],
             },
         });
@@ -249,12 +262,17 @@ mod tests {
             node("b", "10.0.0.2", true, "Unknown"),
             node("c", "10.0.0.3", false, "True"),
             node("d", "fd00::1", true, "True"),
+            node("e", "10.0.0.5,fd00::5", true, "True"),
         ];
         expect_test::expect![[r#"
             "10.0.0.1" "a" ready=true for "a"
-            "10.0.0.2" "b" ready=false for "b""#]]
+            "10.0.0.2" "b" ready=false for "b"
+            "10.0.0.5" "e" ready=true for "e""#]]
         .assert_eq(&shown(&nodes, true));
-        expect_test::expect![[r#""fd00::1" "d" ready=true for "d""#]].assert_eq(&shown(&nodes, false));
+        expect_test::expect![[r#"
+            "fd00::1" "d" ready=true for "d"
+            "fd00::5" "e" ready=true for "e""#]]
+        .assert_eq(&shown(&nodes, false));
         // A lone node that is not ready yet still answers.
         expect_test::expect![[r#""10.0.0.2" "b" ready=true for "b""#]].assert_eq(&shown(&nodes[1..2], true));
     }

@@ -57,6 +57,11 @@ impl Cache {
         Some(answer)
     }
 
+    /// Forgets all answers.
+    pub fn clear(&self) {
+        self.entries.lock().unwrap_or_else(PoisonError::into_inner).clear();
+    }
+
     /// Keeps an answer, if it is one that may be kept.
     pub fn put(&self, query: &Message, answer: &Message, now: Instant) {
         let (Some(question), Some(ttl)) = (question(query), time_to_live(answer)) else { return };

@@ -8,9 +8,12 @@
 
 use crate::cache::Cache;
 use crate::message::{self, Response, Transport};
+use crate::resolv_conf::NodeResolvers;
+use arc_swap::ArcSwap;
 use hickory_proto::op::{Message, MessageType, ResponseCode};
 use hickory_proto::rr::Name;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 use thiserror::Error;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -25,12 +28,12 @@ const EACH: Duration = Duration::from_secs(2);
 /// How long a query may take in all.
 pub const TOTAL: Duration = Duration::from_secs(5);
 
-/// Which resolvers to ask.
+/// Which resolvers to ask, as an administrator configures it.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Resolvers {
     /// For names below a domain, the longest domain first.
     pub stub_domains: Vec<(Name, Vec<SocketAddr>)>,
-    /// For all other names.
+    /// For all other names; those of the node if there are none.
     pub upstream: Vec<SocketAddr>,
 }
 
@@ -43,9 +46,12 @@ impl Resolvers {
         Resolvers { stub_domains, upstream }
     }
 
-    fn of(&self, name: &Name) -> &[SocketAddr] {
-        let stub = self.stub_domains.iter().find(|(domain, _)| domain.zone_of(name));
-        stub.map_or(&self.upstream, |(_, servers)| servers)
+    fn of(&self, name: &Name, node: &NodeResolvers) -> Vec<SocketAddr> {
+        match self.stub_domains.iter().find(|(domain, _)| domain.zone_of(name)) {
+            Some((_, servers)) => servers.clone(),
+            None if self.upstream.is_empty() => node.present().name_servers.clone(),
+            None => self.upstream.clone(),
+        }
     }
 }
 
@@ -66,7 +72,8 @@ pub enum ForwardError {
 /// See the module.
 #[derive(Debug)]
 pub struct Forwarder {
-    resolvers: Resolvers,
+    configured: ArcSwap<Resolvers>,
+    node: Arc<NodeResolvers>,
     cache: Cache,
     permits: Semaphore,
 }
@@ -81,10 +88,24 @@ pub struct Forwarded {
 }
 
 impl Forwarder {
-    /// Forwards to these resolvers.
+    /// Forwards to the node's resolvers.
     #[must_use]
-    pub fn new(resolvers: Resolvers) -> Forwarder {
-        Forwarder { resolvers, cache: Cache::default(), permits: Semaphore::new(MAX_CONCURRENT) }
+    pub fn new(node: Arc<NodeResolvers>) -> Forwarder {
+        let configured = ArcSwap::default();
+        Forwarder { configured, node, cache: Cache::default(), permits: Semaphore::new(MAX_CONCURRENT) }
+    }
+
+    /// Forwards to others from now on. What the former ones answered is forgotten, also what they answer later.
+    pub fn configure(&self, resolvers: Resolvers) {
+        if **self.configured.load() != resolvers {
+            self.configured.store(Arc::new(resolvers));
+            self.cache.clear();
+        }
+    }
+
+    /// What is configured.
+    pub fn configured(&self) -> Arc<Resolvers> {
+        self.configured.load_full()
     }
 
     /// The response from the cache, without waiting.
@@ -97,8 +118,9 @@ impl Forwarder {
         if let Some(response) = self.cached(query, transport) {
             return Forwarded { response: Some(response), cached: true };
         }
+        let configured = self.configured.load_full();
         let answer = match self.permits.try_acquire() {
-            Ok(_permit) => timeout(TOTAL, self.ask_any(query)).await.unwrap_or(None),
+            Ok(_permit) => timeout(TOTAL, self.ask_any(&configured, query)).await.unwrap_or(None),
             Err(_) => {
                 return Forwarded {
                     response: message::failure(query, ResponseCode::Refused, transport),
@@ -108,7 +130,9 @@ impl Forwarder {
         };
         let response = match answer {
             Some(answer) => {
-                self.cache.put(query, &answer, Instant::now());
+                if Arc::ptr_eq(&configured, &self.configured.load()) {
+                    self.cache.put(query, &answer, Instant::now());
+                }
                 message::relay(answer, query, transport)
             }
             None => message::failure(query, ResponseCode::ServFail, transport),
@@ -116,8 +140,8 @@ impl Forwarder {
         Forwarded { response, cached: false }
     }
 
-    async fn ask_any(&self, query: &Message) -> Option<Message> {
-        let servers = self.resolvers.of(&query.queries.first()?.name);
+    async fn ask_any(&self, configured: &Resolvers, query: &Message) -> Option<Message> {
+        let servers = configured.of(&query.queries.first()?.name, &self.node);
         // Spread over all of them; the others follow when one fails.
         let start = if servers.is_empty() { 0 } else { rand::random_range(0..servers.len()) };
         for server in servers.iter().cycle().skip(start).take(servers.len()) {

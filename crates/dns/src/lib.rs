@@ -5,7 +5,7 @@
 //! - [`zone`] answers a question from all of them; pure.
 //! - [`message`] turns the bytes of a query into the bytes of a response, or into a query to forward; pure.
 //! - [`forward`] and [`cache`] ask other resolvers and keep their answers; [`resolv_conf`] says which resolvers there are.
-//! - [`server`] has the sockets; [`feed`] keeps the zone as new as the API.
+//! - [`server`] has the sockets; [`feed`] keeps the zone as new as the API, and [`customization`] which resolvers are asked.
 //!
 //! Invariants:
 //! - A query is answered from one [`zone::Zone`], which never changes; a change of the cluster publishes another one.
@@ -13,6 +13,7 @@
 //! - Queries under way, connections and cached answers are bounded; beyond the bound a query is refused, not queued.
 
 pub mod cache;
+pub mod customization;
 pub mod feed;
 pub mod forward;
 pub mod message;

@@ -3,7 +3,7 @@
 //! Invariants: a question of the zone or the cache is answered by the task that received it; only forwarded ones get a task,
 //! and those are bounded by the forwarder. At most [`MAX_CONNECTIONS`] connections are open, each for [`IDLE`] without a query.
 
-use crate::forward::Forwarder;
+use crate::forward::{Forwarder, Resolvers};
 use crate::message::{self, Outcome, Response, Transport};
 use crate::metrics::Metrics;
 use crate::zone::Zone;
@@ -46,6 +46,16 @@ impl Service {
     /// Puts another zone in the place of the present one.
     pub fn publish(&self, zone: Zone) {
         self.zone.store(Arc::new(zone));
+    }
+
+    /// Forwards as an administrator says from now on.
+    pub fn configure(&self, resolvers: Resolvers) {
+        self.forwarder.configure(resolvers);
+    }
+
+    /// The resolvers that an administrator has configured.
+    pub fn resolvers(&self) -> Arc<Resolvers> {
+        self.forwarder.configured()
     }
 
     /// The present zone.

@@ -3,20 +3,23 @@
 //! The commands work on the store itself, also while a server uses it: each change is made under the store's lock, and the
 //! server reads the index again when it was replaced.
 
+mod progress;
+
 use crate::archive::{ImportOptions, import, load};
 use crate::error::{Context, ImageError};
 use crate::reference::Reference;
-use crate::registry::{Registries, RegistryConfig, TokioDelay};
+use crate::registry::{Registries, RegistrySource, TokioDelay};
 use crate::service::Images;
 use crate::store::{ImageRecord, Store};
 use clap::{Args, Subcommand};
-use kaji_containers::{ImageService, ImageSpec, PullRequest, RegistryAuth};
+use kaji_containers::{ImageService, ImageSpec, PullProgress, PullRequest, RegistryAuth};
 use kaji_meta::{SystemClock, SystemRandom};
 use std::fs::File;
-use std::io::{BufReader, Write};
+use std::io::{BufReader, IsTerminal, Write};
 use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use tokio::sync::watch;
 
 /// `kaji image …`
 #[derive(Debug, Subcommand)]
@@ -138,20 +141,29 @@ fn local(store: &Arc<Store>, command: ImageCommand) -> Result<String, ImageError
 }
 
 async fn pull_image(store: Arc<Store>, pull: Pull) -> Result<String, ImageError> {
-    let config = match &pull.registries {
-        Some(path) => RegistryConfig::parse(&std::fs::read_to_string(path).on("read", path)?)?,
-        None => RegistryConfig::default(),
-    };
+    let source = RegistrySource::of(pull.registries.as_deref())?;
     let auth = pull.username.map(|username| RegistryAuth {
         username,
         password: pull.password.unwrap_or_default(),
         ..RegistryAuth::default()
     });
-    let images = Images::new(store, Registries::new(config, Arc::new(TokioDelay)));
-    let request = PullRequest { image: ImageSpec::from(pull.image.as_str()), auth, ..PullRequest::default() };
+    let images = Images::new(store, Registries::new(source, Arc::new(TokioDelay)));
+    let (progress, watched) = watch::channel(PullProgress::default());
+    let request = PullRequest {
+        image: ImageSpec::from(pull.image.as_str()),
+        auth,
+        progress: Some(progress),
+        ..PullRequest::default()
+    };
+    let pulled = images.pull_image(request);
+    let mut terminal = std::io::stderr();
+    let pulled = if terminal.is_terminal() {
+        progress::shown(pulled, watched, &mut terminal).await
+    } else {
+        pulled.await
+    };
     // The variants matter to the kubelet; here the text does.
-    let name =
-        images.pull_image(request).await.map_err(|error| ImageError::Unavailable(error.to_string()))?;
+    let name = pulled.map_err(|error| ImageError::Unavailable(error.to_string()))?;
     Ok(format!("pulled {name}\n"))
 }
 

@@ -66,7 +66,7 @@ impl Puller {
         let failed =
             |error: ImageError| error.within(&format!("failed to pull and unpack image \"{reference}\""));
         let mut last = None;
-        for repository in self.registries.repositories(reference, auth).map_err(failed)? {
+        for repository in self.registries.repositories(reference, auth).await.map_err(failed)? {
             match self.pull_from(&repository, reference, &progress).await {
                 Ok(record) => return Ok(record),
                 // The registry itself is asked last: its error counts.

@@ -9,11 +9,13 @@
 mod challenge;
 mod config;
 mod download;
+mod source;
 mod transport;
 
 pub use config::{Endpoint, RegistryConfig};
 pub(crate) use download::Download;
 pub use download::{Delay, TokioDelay};
+pub use source::RegistrySource;
 
 use crate::digest::Digest;
 use crate::error::ImageError;
@@ -35,7 +37,7 @@ const CLIENT_ID: &str = "kaji";
 /// Clients of registries; they share connections.
 pub struct Registries {
     transport: Transport,
-    config: RegistryConfig,
+    source: RegistrySource,
     pub(crate) delay: Arc<dyn Delay>,
 }
 
@@ -67,17 +69,17 @@ struct Token {
 impl Registries {
     /// Clients with a configuration.
     #[must_use]
-    pub fn new(config: RegistryConfig, delay: Arc<dyn Delay>) -> Registries {
-        Registries { transport: Transport::default(), config, delay }
+    pub fn new(source: RegistrySource, delay: Arc<dyn Delay>) -> Registries {
+        Registries { transport: Transport::default(), source, delay }
     }
 
     /// The endpoints of a reference's registry: mirrors first, itself last. Only the last gets the pod's credentials.
-    pub(crate) fn repositories(
+    pub(crate) async fn repositories(
         self: &Arc<Self>,
         reference: &Reference,
         auth: Option<&RegistryAuth>,
     ) -> Result<Vec<Repository>, ImageError> {
-        let endpoints = self.config.endpoints(reference)?;
+        let endpoints = self.source.present().await?.endpoints(reference)?;
         let last = endpoints.len() - 1;
         let repository = |(at, endpoint): (usize, Endpoint)| Repository {
             auth: if at == last {

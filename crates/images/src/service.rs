@@ -3,7 +3,7 @@
 use crate::error::ImageError;
 use crate::pull::{Puller, blocking};
 use crate::reference::Reference;
-use crate::registry::{Registries, RegistryConfig, TokioDelay};
+use crate::registry::{Registries, RegistrySource, TokioDelay};
 use crate::store::{ImageRecord, Store};
 use kaji_containers::{
     BoxFuture, FilesystemUsage, Image, ImageFilesystems, ImageLayers, ImageRootfs, ImageService, ImageSpec,
@@ -29,7 +29,7 @@ impl Images {
     /// The directory cannot be used.
     pub fn open(
         root: &Path,
-        registries: RegistryConfig,
+        registries: RegistrySource,
         clock: Arc<dyn Clock>,
         random: Arc<dyn Random>,
     ) -> Result<Images, ImageError> {

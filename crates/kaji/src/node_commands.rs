@@ -44,11 +44,8 @@ pub struct Join {
     /// The node's name; the machine's if it is left out.
     #[arg(long, alias = "hostname-override")]
     node_name: Option<String>,
-    /// The node's address; the one from which the API server is reached if it is left out.
-    #[arg(long)]
-    node_ip: Option<IpAddr>,
     /// A simulated node: pods report what a kubelet would, no container runs; root is not needed.
-    #[arg(long, conflicts_with_all = ["node_ip", "container_runtime_endpoint", "image_credential_provider_config", "kubelet_config", "cni"])]
+    #[arg(long, conflicts_with_all = ["node_ips", "container_runtime_endpoint", "image_credential_provider_config", "kubelet_config", "cni", "registries"])]
     simulated: bool,
     /// external: the node takes no pods before a cloud-controller-manager has initialized it; empty for a machine without a cloud.
     #[arg(long, value_name = "PROVIDER", default_value = "", hide_default_value = true)]
@@ -86,6 +83,8 @@ pub async fn agent(args: Join) -> Result<(), Box<dyn std::error::Error>> {
         // As a kubelet does: host names may have capitals, nodes may not.
         None => std::fs::read_to_string("/proc/sys/kernel/hostname")?.trim().to_ascii_lowercase(),
     };
+    args.runtime.check_node_ips()?;
+    kaji_node::node::check_files(&args.runtime)?;
     let external_cloud = args.cloud_provider == CloudProviderName::External;
     let options = AgentOptions {
         token: args.token,
@@ -97,7 +96,6 @@ pub async fn agent(args: Join) -> Result<(), Box<dyn std::error::Error>> {
         data_dir: data_dir.clone(),
         root_dir: args.root_dir,
         server: args.join.clone(),
-        address: args.node_ip,
         container_runtime: args.runtime,
         external_cloud,
         flag_values: args.flag_values,
@@ -251,11 +249,41 @@ pub fn description(nodes: Nodes, found: bool, reason: Option<&str>) -> String {
     }
 }
 
+/// Whether a server's node can be as the flags say.
+///
+/// # Errors
+/// What cannot be, or a file that cannot be used.
+pub fn check(options: &Options) -> Result<(), Box<dyn std::error::Error>> {
+    if Facts::entered().is_some() && !options.container_runtime.node_ips.is_empty() {
+        return Err("--node-ip needs root: a node without it has a network and an address of its own".into());
+    }
+    Ok(kaji_node::node::check_files(&options.container_runtime)?)
+}
+
+/// The flags of a server that the agents of `--nodes real:N` have as well.
+///
+/// # Errors
+/// A path that cannot be made absolute.
+pub fn agent_flags(options: &Options) -> std::io::Result<Vec<String>> {
+    let runtime = &options.container_runtime;
+    let mut flags = vec![];
+    if options.loops.cloud.external {
+        flags.push("--cloud-provider=external".to_owned());
+    }
+    if let Some(path) = &runtime.registries {
+        flags.push(format!("--registries={}", std::path::absolute(path)?.display()));
+    }
+    if let Some(domain) = &runtime.cluster_domain {
+        flags.push(format!("--cluster-domain={domain}"));
+    }
+    Ok(flags)
+}
+
 /// The nodes of `--nodes real:N`; the cluster stops if they cannot be started.
 pub async fn fleet(
     cluster: &Cluster,
     nodes: Nodes,
-    external_cloud: bool,
+    agent_flags: Vec<String>,
     data_dir: &Path,
 ) -> Result<Option<NodeFleet>, Box<dyn std::error::Error>> {
     let Nodes::RealInNamespaces(count) = nodes else { return Ok(None) };
@@ -265,7 +293,7 @@ pub async fn fleet(
         port: cluster.address.port(),
         authorities: cluster.authorities()?,
         client: cluster.administrator(),
-        external_cloud,
+        agent_flags,
     };
     Ok(Some(NodeFleet::start(config, &SystemRandom).await?))
 }

@@ -272,10 +272,11 @@ pub async fn serve(server: Server) -> Result<(), Box<dyn Error>> {
     let reason = registration.reason.take().or(reason);
     let options = flags.into_options(&data_dir, controllers)?;
     let (nodes, everywhere) = (options.nodes, options.listen.ip().is_unspecified());
-    let (found, external_cloud) = (options.simulates_found_nodes, options.loops.cloud.external);
+    let (found, agent_flags) = (options.simulates_found_nodes, node_commands::agent_flags(&options)?);
+    node_commands::check(&options)?;
     let (environment, _node_threads) = node_commands::environment(&options).await?;
     let cluster = Cluster::start_in(options, environment).await?;
-    let fleet = node_commands::fleet(&cluster, nodes, external_cloud, &data_dir).await?;
+    let fleet = node_commands::fleet(&cluster, nodes, agent_flags, &data_dir).await?;
     let ready = started.elapsed();
     if writes {
         kubeconfig::write(

@@ -22,6 +22,10 @@ const SIGNER: &str = "kubeadm:bootstrap-signer-clusterinfo";
 const GET_NODES: &str = "kubeadm:get-nodes";
 /// What network policies and DNS of a node read, beside what upstream's kube-proxy reads.
 const NODE_NETWORK: &str = "kaji:node-network";
+/// The ConfigMap that says which resolvers a node's DNS asks. Apart from the role above, so that clusters from before get it.
+const NODE_DNS: &str = "kaji:node-dns";
+/// Its name.
+const DNS_MAP: &str = "kube-dns";
 /// Serving certificates of joined nodes are approved if their names are the node's own; the API server verifies them.
 const SELF_SERVING: &str = "kaji:node-autoapprove-serving";
 const APPROVER: &str = "kaji:approve-node-serving";
@@ -48,6 +52,7 @@ const BINDINGS: &[(&str, &str, &str)] = &[
     ("kaji:kubelet-api-admin", "system:kubelet-api-admin", "kubeadm:cluster-admins"),
     (SELF_SERVING, SELF_SERVING, NODES),
     (NODE_NETWORK, NODE_NETWORK, NODES),
+    (NODE_DNS, NODE_DNS, NODES),
 ];
 
 /// Creates missing objects. `server` is the URL that clients use, `ca` its certificate authority, PEM.
@@ -74,6 +79,10 @@ pub async fn ensure(api: &dyn Api, server: &str, ca: &str) -> Result<(), Status>
     let watched = |group: &str, resources: &[&str]| json!({"apiGroups": [group], "resources": resources, "verbs": ["list", "watch"]});
     node_network["rules"] =
         json!([watched("", &["namespaces", "pods"]), watched("networking.k8s.io", &["networkpolicies"])]);
+    let mut node_dns = object("ClusterRole", NODE_DNS, "");
+    let mut map = watched("", &["configmaps"]);
+    map["resourceNames"] = json!([DNS_MAP]);
+    node_dns["rules"] = json!([map]);
     let mut self_serving = object("ClusterRole", SELF_SERVING, "");
     self_serving["rules"] = json!([{
         "apiGroups": ["certificates.k8s.io"],
@@ -93,6 +102,7 @@ pub async fn ensure(api: &dyn Api, server: &str, ca: &str) -> Result<(), Status>
         create_missing(api, "rolebindings", NAMESPACE, anonymous),
         create_missing(api, "clusterroles", "", get_nodes),
         create_missing(api, "clusterroles", "", node_network),
+        create_missing(api, "clusterroles", "", node_dns),
         create_missing(api, "clusterroles", "", self_serving),
         approver(api),
         try_join_all(bindings),

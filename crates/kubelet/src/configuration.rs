@@ -4,6 +4,10 @@
 //!
 //! Source: upstream's `pkg/kubelet/apis/config/types.go` and `validation`.
 
+mod dns;
+
+pub use dns::DnsConfiguration;
+
 use crate::node::Housekeeping;
 use crate::node::eviction::thresholds::{EvictionSettings, Signal, Statements, Threshold};
 use crate::pods::backoff::RestartDelays;
@@ -64,6 +68,8 @@ pub struct Configuration {
     pub sysctls: AllowedSysctls,
     /// The longest delay before a container that exits is started again (KEP-4603).
     pub restart_delays: RestartDelays,
+    /// Resolvers of pods.
+    pub dns: DnsConfiguration,
 }
 
 #[derive(Deserialize)]
@@ -100,6 +106,10 @@ struct File {
     max_pods: Option<u32>,
     allowed_unsafe_sysctls: Option<Vec<String>>,
     crash_loop_back_off: Option<CrashLoopBackOff>,
+    cluster_domain: Option<String>,
+    #[serde(rename = "clusterDNS")]
+    cluster_dns: Option<Vec<String>>,
+    resolv_conf: Option<String>,
     feature_gates: Option<BTreeMap<String, bool>>,
 }
 
@@ -183,7 +193,9 @@ pub fn parse(text: &str) -> Result<Configuration, String> {
     let sysctls = AllowedSysctls::with(file.allowed_unsafe_sysctls.as_deref().unwrap_or_default())?;
     let max_pods = file.max_pods.filter(|n| *n > 0);
     let restart_delays = restart_delays(&file)?;
-    Ok(Configuration { housekeeping, managers, max_pods, reserved, sysctls, restart_delays })
+    let servers = file.cluster_dns.as_deref().unwrap_or_default();
+    let dns = DnsConfiguration::new(file.cluster_domain.as_deref(), servers, file.resolv_conf.as_deref())?;
+    Ok(Configuration { housekeeping, managers, max_pods, reserved, sysctls, restart_delays, dns })
 }
 
 fn restart_delays(file: &File) -> Result<RestartDelays, String> {

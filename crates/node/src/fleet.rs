@@ -71,8 +71,8 @@ pub struct FleetConfig {
     pub authorities: Vec<Vec<u8>>,
     /// May create bootstrap tokens.
     pub client: Client,
-    /// Whether a cloud-controller-manager initializes them.
-    pub external_cloud: bool,
+    /// Flags of the agents beside those with which they join.
+    pub agent_flags: Vec<String>,
 }
 
 /// Nodes that run.
@@ -121,9 +121,7 @@ impl NodeFleet {
             let hash = public_key_pins::hash(authority).map_err(FleetError::Authorities)?;
             join.extend(["--discovery-token-ca-cert-hash".to_owned(), hash]);
         }
-        if config.external_cloud {
-            join.push("--cloud-provider=external".to_owned());
-        }
+        join.extend(config.agent_flags.iter().cloned());
         let (stop, stopped) = watch::channel(false);
         let mut fleet = NodeFleet { stop, tasks: JoinSet::new(), network, directory, nodes: vec![] };
         for number in 1..=config.count {

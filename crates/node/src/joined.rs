@@ -32,8 +32,6 @@ pub struct JoinedNodeOptions {
     pub root_dir: Option<PathBuf>,
     /// The API server, `host:port`.
     pub server: String,
-    /// The node's address; the one from which the API server is reached if it is left out.
-    pub address: Option<IpAddr>,
     /// Which runtime runs containers.
     pub container_runtime: ContainerRuntimeFlags,
     /// Whether a cloud-controller-manager initializes the node.
@@ -66,14 +64,18 @@ pub enum JoinedNodeError {
 /// # Errors
 /// What this machine or the cluster lacks.
 pub async fn run(options: JoinedNodeOptions, mut joined: JoinedNode) -> Result<(), JoinedNodeError> {
-    let external_cloud =
-        options.external_cloud.then(|| ExternalCloud { node_ips: options.address.into_iter().collect() });
-    let address = match options.address {
-        Some(address) => address,
-        None => own_address(&options.server)
-            .await
-            .map_err(|error| JoinedNodeError::Address { server: options.server.clone(), error })?,
+    let given = options.container_runtime.node_ips.clone();
+    let external_cloud = options.external_cloud.then(|| ExternalCloud { node_ips: given.clone() });
+    let addresses = match given.is_empty() {
+        false => given,
+        true => vec![
+            own_address(&options.server)
+                .await
+                .map_err(|error| JoinedNodeError::Address { server: options.server.clone(), error })?,
+        ],
     };
+    // The API server connects to the first one.
+    let address = addresses[0];
     // The service proxy of upstream calls itself so.
     let client = joined.shared.client.named("kube-proxy");
     let service_cidrs = tokio::select! {
@@ -86,7 +88,7 @@ pub async fn run(options: JoinedNodeOptions, mut joined: JoinedNode) -> Result<(
         data_dir: options.data_dir,
         root_dir: options.root_dir,
         name: joined.name,
-        address,
+        addresses,
         service_cidrs,
         server: Some(NodeServer { config: server, address }),
         container_runtime: options.container_runtime,

@@ -5,21 +5,14 @@
 //! Invariant: the containers do not depend on this process; the next start finds them again.
 
 use crate::{
+    cluster_dns::{self, ClusterDns},
     dns_announcement,
     kubelet_root::{self, RootDirError},
     runtime::{self, NodeRuntime},
 };
-use bytes::Bytes;
-use http::{Response, StatusCode};
-use http_body_util::Full;
-use kaji_containers::{BoxFuture, ContainerRuntime, DnsConfig, RuntimeError};
-use kaji_dns::feed::Feed;
-use kaji_dns::forward::{Forwarder, Resolvers};
-use kaji_dns::metrics::Metrics;
-use kaji_dns::resolv_conf::{self, ResolvConf};
-use kaji_dns::server::{Listeners, Service};
-use kaji_dns::zone::Zone;
-use kaji_exposition::CONTENT_TYPE;
+use kaji_containers::{BoxFuture, ContainerRuntime, RuntimeError};
+use kaji_dns::customization::{Customization, CustomizationMap};
+use kaji_images::registry::RegistrySource;
 use kaji_kubelet::cloud::ExternalCloud;
 use kaji_kubelet::configuration::{self, Configuration, ConfigurationError};
 use kaji_kubelet::credential_providers::{CredentialProviders, config::ConfigError};
@@ -27,23 +20,21 @@ use kaji_kubelet::local_path::{self, LocalPathConfig};
 use kaji_kubelet::node::static_pods::Manifests;
 use kaji_kubelet::node::{self, FullNode, FullPod, KernelCgroups, Machine, NodeParts, NodeServer};
 use kaji_kubelet::pods::context::{NodeConfig, PodCgroups};
-use kaji_kubelet::pods::network::DnsSettings;
 use kaji_kubelet::pods::sysctls::AllowedSysctls;
 use kaji_kubelet::resource_managers::ResourceManagers;
 use kaji_kubelet::volumes::KernelMounter;
 use kaji_meta::time::SystemClock;
 use kaji_network::BridgeNetwork;
 use kaji_oci::rootless::Facts;
-use kaji_options::{ContainerRuntimeFlags, addresses::dns_service_ip};
+use kaji_options::{BindAddress, ContainerRuntimeFlags};
 use kaji_proxy::ServiceProxy;
 use kaji_proxy::health::{self, Subject};
-use kaji_proxy::pages;
-use kaji_proxy::policy::PolicyConfig;
+use kaji_proxy::policy::{LocalPods, PolicyConfig};
 use kaji_runtime::{
     Informers, Selected, Shared, local_path::NODE as LOCAL_PATH_NODE, objects::PersistentVolume,
 };
 use kaji_server::FlagValues;
-use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use tokio::net::TcpListener;
@@ -56,16 +47,12 @@ pub const CGROUPS: &str = "/sys/fs/cgroup";
 const LOGS: &str = "/var/log";
 /// Where the kernel shows processors and NUMA nodes.
 const PROCESSORS: &str = "/sys/devices/system";
-/// The node's own resolvers.
-const RESOLV_CONF: &str = "/etc/resolv.conf";
-/// The domain of services' names.
-const CLUSTER_DOMAIN: &str = "cluster.local";
 /// Upstream's port of kube-proxy's `/healthz`.
 const PROXY_HEALTH_PORT: u16 = 10256;
 /// Upstream's port of kube-proxy's metrics, on the loopback interface.
 const PROXY_METRICS_PORT: u16 = 10249;
 /// CoreDNS' port of its metrics.
-const DNS_METRICS_PORT: u16 = 9153;
+pub(crate) const DNS_METRICS_PORT: u16 = 9153;
 /// Ports of a node's own servers.
 pub const SERVER_PORTS: &[u16] =
     &[node::KUBELET_PORT, PROXY_HEALTH_PORT, PROXY_METRICS_PORT, kaji_dns::PORT, DNS_METRICS_PORT];
@@ -138,8 +125,8 @@ pub struct RealNodeConfig {
     pub root_dir: Option<PathBuf>,
     /// Of the Node object.
     pub name: String,
-    /// Of this machine.
-    pub address: IpAddr,
+    /// Of this machine, the primary one first; one of each family at most.
+    pub addresses: Vec<IpAddr>,
     /// Ranges of cluster IPs.
     pub service_cidrs: Vec<String>,
     /// The kubelet's HTTPS API; without it none is served.
@@ -164,11 +151,12 @@ pub async fn run(
     stop: watch::Receiver<bool>,
 ) -> Result<(), NodeError> {
     let name = &config.name;
-    let (parts, network, service) = open(&config).await?;
+    let (parts, network, service, dns, guard) = open(&config).await?;
     let selected = Selected::default()
         .of::<FullNode>(format!("metadata.name={name}"))
         .of::<FullPod>(format!("spec.nodeName={name}"))
-        .labelled::<PersistentVolume>(format!("{}={name}", LOCAL_PATH_NODE));
+        .labelled::<PersistentVolume>(format!("{}={name}", LOCAL_PATH_NODE))
+        .of::<CustomizationMap>(Customization::selector());
     let client = shared.client.named(&format!("kubelet/{name}"));
     let informers = Informers::timed(client.clone(), selected, shared.clock.clone());
     let (served, dns_is_served) = watch::channel(false);
@@ -179,9 +167,9 @@ pub async fn run(
         tasks.spawn(kaji_proxy::follow_nodes(network, cluster.clone(), stop.clone()));
     }
     tasks.spawn(serve_services(config.clone(), cluster.clone(), stop.clone()));
-    tasks.spawn(enforce_policies(config.clone(), cluster.clone(), stop.clone()));
+    tasks.spawn(enforce_policies(config.clone(), cluster.clone(), guard, stop.clone()));
     tasks.spawn(keep_local_volumes(config.clone(), informers.clone(), shared.clone()));
-    tasks.spawn(serve_dns(config.clone(), cluster, served));
+    tasks.spawn(cluster_dns::serve(config.addresses.clone(), dns, cluster, informers.clone(), served));
     tasks.spawn(dns_announcement::follow(informers.clone(), client.clone(), dns_is_served));
     node::run(parts, informers, shared, stop).await;
     tasks.shutdown().await;
@@ -192,19 +180,30 @@ pub async fn run(
 async fn serve_services(config: RealNodeConfig, cluster: Arc<Informers>, stop: watch::Receiver<bool>) {
     let node = kaji_proxy::NodeConfig {
         service_cidrs: config.service_cidrs.iter().filter_map(|cidr| cidr.parse().ok()).collect(),
-        node_ips: vec![config.address],
+        node_ips: config.addresses.clone(),
         ..kaji_proxy::NodeConfig::new(&config.name)
     };
-    let health = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), PROXY_HEALTH_PORT);
+    let flags = &config.container_runtime;
+    let has = |family: fn(&IpAddr) -> bool| config.addresses.iter().any(family);
+    // One socket for both families where the node has both.
+    let every =
+        if has(IpAddr::is_ipv6) { Ipv6Addr::UNSPECIFIED.into() } else { Ipv4Addr::UNSPECIFIED.into() };
+    let loopback = if has(IpAddr::is_ipv4) { Ipv4Addr::LOCALHOST.into() } else { Ipv6Addr::LOCALHOST.into() };
+    let health = BindAddress::or(flags.healthz_bind_address, every, PROXY_HEALTH_PORT);
+    let metrics = BindAddress::or(flags.metrics_bind_address, loopback, PROXY_METRICS_PORT);
     let outcome = match ServiceProxy::start(node, &cluster).await {
         Ok(proxy) => {
-            let metrics = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), PROXY_METRICS_PORT);
             let measured = proxy.health();
-            tokio::select! {
-                outcome = kaji_proxy::run(proxy, Some(health), stop) => outcome,
-                () = serve_pages("metrics of the service proxy", metrics, async |listener| {
+            let pages = async {
+                let Some(address) = metrics else { return std::future::pending().await };
+                serve_pages("metrics of the service proxy", address, async |listener| {
                     health::serve(listener, measured, Subject::Metrics).await;
-                }) => Ok(()),
+                })
+                .await;
+            };
+            tokio::select! {
+                outcome = kaji_proxy::run(proxy, health, stop) => outcome,
+                () = pages => Ok(()),
             }
         }
         Err(error) => Err(error),
@@ -214,11 +213,17 @@ async fn serve_services(config: RealNodeConfig, cluster: Arc<Informers>, stop: w
     }
 }
 
-async fn enforce_policies(config: RealNodeConfig, cluster: Arc<Informers>, stop: watch::Receiver<bool>) {
+async fn enforce_policies(
+    config: RealNodeConfig,
+    cluster: Arc<Informers>,
+    local: LocalPods,
+    stop: watch::Receiver<bool>,
+) {
     // Policies select DNS by the labels of its pods, of which there are none.
-    let exempt = [UDP, TCP].map(|protocol| (config.address, protocol, kaji_dns::PORT)).to_vec();
+    let exempt = |address: &IpAddr| [UDP, TCP].map(|protocol| (*address, protocol, kaji_dns::PORT));
+    let exempt = config.addresses.iter().flat_map(exempt).collect();
     let policies = PolicyConfig { exempt, ..PolicyConfig::new(&config.name) };
-    if let Err(error) = kaji_proxy::policy::run(policies, cluster, stop).await {
+    if let Err(error) = kaji_proxy::policy::run(policies, cluster, local, stop).await {
         tracing::error!(%error, "network policies are not enforced on this node");
     }
 }
@@ -233,7 +238,7 @@ async fn keep_local_volumes(config: RealNodeConfig, informers: Arc<Informers>, s
 }
 
 /// Serves pages at an address; without it the node goes on.
-async fn serve_pages(what: &str, address: SocketAddr, serve: impl AsyncFnOnce(TcpListener)) {
+pub(crate) async fn serve_pages(what: &str, address: SocketAddr, serve: impl AsyncFnOnce(TcpListener)) {
     match TcpListener::bind(address).await {
         Ok(listener) => serve(listener).await,
         Err(error) => tracing::warn!(%error, %address, "{what} are not served"),
@@ -241,59 +246,24 @@ async fn serve_pages(what: &str, address: SocketAddr, serve: impl AsyncFnOnce(Tc
     std::future::pending().await
 }
 
-/// The pages of cluster DNS: CoreDNS has them at several ports.
-fn dns_pages(metrics: &Metrics, ready: bool, path: &str) -> Response<Full<Bytes>> {
-    const TEXT: &str = "text/plain; charset=utf-8";
-    match path {
-        "/metrics" => pages::page(StatusCode::OK, CONTENT_TYPE, metrics.page()),
-        "/health" => pages::page(StatusCode::OK, TEXT, "OK".to_owned()),
-        "/ready" if ready => pages::page(StatusCode::OK, TEXT, "OK".to_owned()),
-        "/ready" => pages::page(StatusCode::SERVICE_UNAVAILABLE, TEXT, "kubernetes".to_owned()),
-        _ => pages::not_found(),
-    }
+/// A node's parts, its pod network, what runs beside it, its DNS, and its pods as policies have to know them first.
+type Opened = (NodeParts, Option<BridgeNetwork>, BoxFuture<'static, ()>, ClusterDns, LocalPods);
+
+/// Whether the files that flags name can be used.
+///
+/// # Errors
+/// The first that cannot.
+pub fn check_files(flags: &ContainerRuntimeFlags) -> Result<(), NodeError> {
+    RegistrySource::of(flags.registries.as_deref())?;
+    flags.kubelet_config.as_deref().map(configuration::read).transpose()?;
+    Ok(())
 }
 
-/// Answers for the cluster's names. `served` turns true with the first answer that could be given.
-async fn serve_dns(config: RealNodeConfig, cluster: Arc<Informers>, served: watch::Sender<bool>) {
-    let address = SocketAddr::new(config.address, kaji_dns::PORT);
-    let listeners = match Listeners::bind(address).await {
-        Ok(listeners) => listeners,
-        Err(error) => {
-            tracing::error!(%error, %address, "cluster DNS is not served");
-            return;
-        }
-    };
-    let resolvers = resolv_conf::read(Path::new(RESOLV_CONF)).unwrap_or_else(|error| {
-        tracing::warn!(%error, "names outside of the cluster are not resolved");
-        ResolvConf::default()
-    });
-    let servers = dns_service_ip(&config.service_cidrs).into_iter().collect();
-    let forwarder = Forwarder::new(Resolvers::new(vec![], resolvers.name_servers));
-    let metrics = Metrics::default();
-    let zone = Zone::new(CLUSTER_DOMAIN, servers);
-    let service = Arc::new(Service::new(zone, forwarder, metrics.clone()));
-    let (ready, mut is_ready) = watch::channel(false);
-    let shown = is_ready.clone();
-    let address = SocketAddr::new(config.address, DNS_METRICS_PORT);
-    let measured = serve_pages("metrics of cluster DNS", address, async |listener| {
-        let pages = Arc::new(move |path: &str| dns_pages(&metrics, *shown.borrow(), path));
-        pages::serve(listener, pages).await;
-    });
-    let serve = async {
-        // Before the first list, names that exist would be denied.
-        if is_ready.wait_for(|ready| *ready).await.is_ok() {
-            served.send_replace(true);
-            listeners.serve(service.clone()).await;
-        }
-    };
-    tokio::join!(Feed::new(&cluster).run(service.clone(), ready), serve, measured);
-}
-
-async fn open(
-    config: &RealNodeConfig,
-) -> Result<(NodeParts, Option<BridgeNetwork>, BoxFuture<'static, ()>), NodeError> {
+async fn open(config: &RealNodeConfig) -> Result<Opened, NodeError> {
     let (data_dir, name) = (&config.data_dir, &config.name);
-    let NodeRuntime { runtime, images, name: runtime_name, network, service } = runtime::open(config).await?;
+    let local = LocalPods::default();
+    let NodeRuntime { runtime, images, name: runtime_name, network, service } =
+        runtime::open(config, &local).await?;
     let configuration = match &config.container_runtime.kubelet_config {
         Some(path) => configuration::read(path)?,
         None => Configuration::default(),
@@ -306,16 +276,7 @@ async fn open(
     let pods = configuration.max_pods.unwrap_or(read.pods);
     let machine = Machine { reserved: configuration.reserved, pods, ..read };
     let cgroups = KernelCgroups::detect(Path::new(CGROUPS)).map(|c| Arc::new(c) as Arc<dyn PodCgroups>);
-    let resolvers = resolv_conf::read(Path::new(RESOLV_CONF)).unwrap_or_default();
-    let dns = DnsSettings {
-        servers: dns_service_ip(&config.service_cidrs).into_iter().collect(),
-        domain: CLUSTER_DOMAIN.to_owned(),
-        node: DnsConfig {
-            servers: resolvers.name_servers.iter().map(|server| server.ip().to_string()).collect(),
-            searches: resolvers.searches,
-            options: resolvers.options,
-        },
-    };
+    let dns = ClusterDns::new(config, &configuration.dns);
     let absolute = std::path::absolute(data_dir).map_err(NodeError::DataDirectory)?;
     let root_dir = kubelet_root::choose(&absolute, config.root_dir.as_deref())?;
     let managers = ResourceManagers::open(&configuration.managers, &root_dir, Path::new(PROCESSORS))
@@ -328,8 +289,8 @@ async fn open(
         root_dir,
         pod_log_dir,
         container_log_dir,
-        addresses: vec![config.address],
-        dns,
+        addresses: config.addresses.clone(),
+        dns: dns.settings(),
         hosts_file: "/etc/hosts".into(),
         memory: machine.memory,
         runtime_name,
@@ -355,7 +316,7 @@ async fn open(
         housekeeping,
         manifests,
     };
-    Ok((parts, network, service))
+    Ok((parts, network, service, dns, local))
 }
 
 /// The plug-ins that the flags name.

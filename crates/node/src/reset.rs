@@ -10,7 +10,7 @@ use crate::{
 };
 use kaji_containers::{ContainerRuntime, PodNetwork, PodSandboxFilter, RuntimeError};
 use kaji_cri::{Connected, Endpoints, cni::server};
-use kaji_images::{Images, registry::RegistryConfig};
+use kaji_images::{Images, registry::RegistrySource};
 use kaji_kubelet::{
     hostname::node_name,
     node::KernelCgroups,
@@ -105,7 +105,7 @@ async fn remove_sandboxes(data_dir: &Path, network: &BridgeNetwork) -> Result<BT
     let containers = data_dir.join(BUILT_IN);
     let program = std::env::current_exe().map_err(failure(data_dir))?;
     let (clock, random) = (Arc::new(SystemClock), Arc::new(SystemRandom));
-    let images = Images::open(&data_dir.join("images"), RegistryConfig::default(), clock, random)?;
+    let images = Images::open(&data_dir.join("images"), RegistrySource::default(), clock, random)?;
     let recorded = attachments(data_dir);
     // Records name the plug-ins and the configuration of each attachment.
     let network: Arc<dyn PodNetwork> = if CniNetwork::has_attachments(&recorded) {

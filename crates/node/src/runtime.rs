@@ -3,15 +3,17 @@
 //! Invariants: the pods of a node are in one runtime at a time; pods of a CRI runtime are in the built-in pod network unless an
 //! administrator has configured another one.
 
+use crate::guarded_network::GuardedNetwork;
 use crate::node::{NodeError, RealNodeConfig};
 use kaji_containers::{BoxFuture, ContainerRuntime, ImageService, PodNetwork};
 use kaji_cri::cni::{install::Directories, server};
 use kaji_cri::{Connected, CriImages, Endpoints};
-use kaji_images::{Images, registry::RegistryConfig};
+use kaji_images::{Images, registry::RegistrySource};
 use kaji_meta::{random::SystemRandom, time::SystemClock};
 use kaji_network::{BridgeNetwork, CniNetwork, CniOptions, NetworkConfig};
 use kaji_oci::{Manager, ManagerOptions};
 use kaji_options::ContainerRuntimeFlags;
+use kaji_proxy::policy::LocalPods;
 use serde::{Deserialize, Serialize};
 use std::{
     fs, io,
@@ -103,18 +105,18 @@ pub fn lock(data_dir: &Path) -> io::Result<fs::File> {
     Ok(lock)
 }
 
-/// Opens the runtime that the flags name.
+/// Opens the runtime that the flags name; `local` gets its pods' addresses, and pods start when their policies are in force.
 ///
 /// # Errors
 /// What cannot be opened.
-pub async fn open(config: &RealNodeConfig) -> Result<NodeRuntime, NodeError> {
+pub async fn open(config: &RealNodeConfig, local: &LocalPods) -> Result<NodeRuntime, NodeError> {
     let program = std::env::current_exe().map_err(NodeError::Program)?;
     let ContainerRuntimeFlags { container_runtime_endpoint, image_service_endpoint, .. } =
         config.container_runtime.clone();
     match container_runtime_endpoint {
-        None => built_in(config, program).await,
+        None => built_in(config, program, local).await,
         Some(runtime) => {
-            over_cri(config, program, Endpoints { runtime, images: image_service_endpoint }).await
+            over_cri(config, program, Endpoints { runtime, images: image_service_endpoint }, local).await
         }
     }
 }
@@ -125,13 +127,17 @@ fn is_alone(sandboxes: &Path, other: &str) -> Result<(), NodeError> {
     if found { Err(NodeError::OtherRuntime(other.to_owned())) } else { Ok(()) }
 }
 
-async fn built_in(config: &RealNodeConfig, program: PathBuf) -> Result<NodeRuntime, NodeError> {
+async fn built_in(
+    config: &RealNodeConfig,
+    program: PathBuf,
+    local: &LocalPods,
+) -> Result<NodeRuntime, NodeError> {
     let data_dir = &config.data_dir;
     is_alone(&data_dir.join(CRI).join(SANDBOXES), "the runtime that --container-runtime-endpoint named")?;
     let containers = data_dir.join(BUILT_IN);
     let images = Images::open(
         &data_dir.join("images"),
-        RegistryConfig::default(),
+        RegistrySource::of(config.container_runtime.registries.as_deref())?,
         Arc::new(SystemClock),
         Arc::new(SystemRandom),
     )?;
@@ -153,7 +159,7 @@ async fn built_in(config: &RealNodeConfig, program: PathBuf) -> Result<NodeRunti
         state_directory: containers,
         shim: vec![program.into(), "shim".into()],
         images: images.clone(),
-        network: Some(pods),
+        network: Some(Arc::new(GuardedNetwork::new(pods, local.clone()))),
         cdi_directories: kaji_oci::cdi_directories(),
     };
     let runtime = Arc::new(Manager::open(options).await?);
@@ -165,6 +171,7 @@ async fn over_cri(
     config: &RealNodeConfig,
     program: PathBuf,
     endpoints: Endpoints,
+    local: &LocalPods,
 ) -> Result<NodeRuntime, NodeError> {
     let data_dir = &config.data_dir;
     is_alone(&data_dir.join(BUILT_IN).join(SANDBOXES), "the built-in runtime")?;
@@ -190,7 +197,8 @@ async fn over_cri(
             directories.install(&program, &socket).map_err(NodeError::Plugin)?;
             used.configurations = Some(directories.configurations);
             used.programs = Some(directories.programs);
-            plugins = Box::pin(server::serve(listener, Arc::new(own.clone())));
+            let guarded = GuardedNetwork::new(Arc::new(own.clone()), local.clone());
+            plugins = Box::pin(server::serve(listener, Arc::new(guarded)));
             network = Some(own);
         }
     }

@@ -33,11 +33,12 @@ fn service_ip(cidrs: &[String], offset: u8) -> Result<IpAddr, InvalidServiceRang
 
 /// The names in the serving certificate: kubeadm's, the listen address, and those of `--tls-san`.
 pub fn serving_names(options: &Options, service_ip: IpAddr) -> Vec<String> {
+    let domain = options.container_runtime.cluster_domain.as_deref().unwrap_or("cluster.local");
     let mut names: Vec<String> = [
         "kubernetes",
         "kubernetes.default",
         "kubernetes.default.svc",
-        "kubernetes.default.svc.cluster.local",
+        &format!("kubernetes.default.svc.{domain}"),
         "localhost",
         "127.0.0.1",
         "::1",

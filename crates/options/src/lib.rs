@@ -50,7 +50,7 @@ pub use client_connection::ClientConnectionFlags;
 pub use cloud::CloudProviderName;
 pub use cluster_options::Options;
 pub use component::{ControllerManagerFlags, SchedulerFlags};
-pub use container_runtime::ContainerRuntimeFlags;
+pub use container_runtime::{BindAddress, ContainerRuntimeFlags};
 pub use encryption::EncryptionFile;
 pub use etcd::{EtcdConfig, StorageMediaType, StoreFlags, StoreKind};
 pub use features::{FeatureFlags, RuntimeFlags};

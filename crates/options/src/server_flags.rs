@@ -313,6 +313,13 @@ fn runtime_of(flags: ContainerRuntimeFlags, nodes: Nodes) -> Result<ContainerRun
     if flags.cni && nodes != Nodes::Real {
         return Err("--cni needs --nodes real, on a machine that can run containers".into());
     }
+    flags.check_node_ips()?;
+    if !flags.node_ips.is_empty() && nodes != Nodes::Real {
+        return Err("--node-ip needs --nodes real, on a machine that can run containers".into());
+    }
+    if flags.registries.is_some() && !nodes.run_containers() {
+        return Err("--registries needs --nodes real or real:N, on a machine that can run containers".into());
+    }
     let files = [
         ("--image-credential-provider-config", &flags.image_credential_provider_config),
         ("--kubelet-config", &flags.kubelet_config),

@@ -7,9 +7,11 @@
 
 pub mod compile;
 mod feed;
+mod local;
 pub mod object;
 mod tables;
 
 pub use compile::{Compiled, compile};
 pub use feed::{PolicyConfig, enforce, remove, run};
+pub use local::{LocalPod, LocalPods, LocalTable};
 pub use object::NetworkPolicy;

@@ -24,6 +24,8 @@ use tokio::{
 
 /// Before a change that failed is repeated.
 const RETRY: Duration = Duration::from_secs(1);
+/// Before the address of `/healthz` is tried again, as upstream.
+const HEALTH_RETRY: Duration = Duration::from_secs(5);
 /// The zone's label.
 const ZONE: &str = "topology.kubernetes.io/zone";
 /// Put on nodes that an autoscaler is about to delete.
@@ -246,25 +248,33 @@ fn measure(
     metrics.triggered(Trigger { service, family, at });
 }
 
+/// Answers `/healthz` and `/livez`; until the address is free, nothing but the listener waits for it.
+async fn serve_health(dataplane: Dataplane, address: SocketAddr, health: Arc<Health>) {
+    loop {
+        let listener = dataplane.listen(address).await.and_then(|listener| {
+            tokio::net::TcpListener::from_std(listener)
+                .map_err(|error| ProxyError::Io(address.to_string(), error))
+        });
+        match listener {
+            Ok(listener) => return serve(listener, health, Subject::Proxy).await,
+            Err(error) => tracing::error!(%error, "Healthz server failed"),
+        }
+        tokio::time::sleep(HEALTH_RETRY).await;
+    }
+}
+
 /// Keeps the rules of a node as services and slices say, until `stop` turns true; the rules stay in force then. `/healthz` and
 /// `/livez` are served at `health_address`, if there is one.
 ///
 /// # Errors
-/// When `/healthz` cannot be served. Changes that the kernel refuses are repeated.
+/// None: changes that the kernel refuses are repeated, and so is a listener that cannot be had.
 pub async fn run(
     mut proxy: ServiceProxy,
     health_address: Option<SocketAddr>,
     mut stop: watch::Receiver<bool>,
 ) -> Result<(), ProxyError> {
-    let _health_server = match health_address {
-        None => None,
-        Some(address) => {
-            let listener = proxy.dataplane.listen(address).await?;
-            let listener = tokio::net::TcpListener::from_std(listener)
-                .map_err(|error| ProxyError::Io(address.to_string(), error))?;
-            Some(Check(tokio::spawn(serve(listener, proxy.health(), Subject::Proxy))))
-        }
-    };
+    let _health_server = health_address
+        .map(|address| Check(tokio::spawn(serve_health(proxy.dataplane(), address, proxy.health()))));
     tokio::select! {
         () = proxy.synced() => {}
         _ = stop.wait_for(|stop| *stop) => return Ok(()),

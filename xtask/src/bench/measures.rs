@@ -217,6 +217,8 @@ pub const MEASURES: &[Measure] = &[
     more("node_dns_rate", "node: DNS queries, 16 clients", [NONE, NONE]),
     less("node_dns_p50", "node: DNS query, p50", Unit::Seconds, [NONE, NONE], false),
     less("node_dns_p99", "node: DNS query, p99", Unit::Seconds, [NONE, NONE], false),
+    less("node_dns_new_p50", "node: a new service until DNS has it, p50", Unit::Seconds, [NONE, NONE], false),
+    less("node_dns_new_p99", "node: a new service until DNS has it, p99", Unit::Seconds, [NONE, 0.1], false),
     less(
         "node_services",
         "node: {services} services created until they answer",

@@ -36,6 +36,8 @@ const EXEC: Duration = Duration::from_secs(10);
 /// Sockets that ask at the same time.
 const ASKERS: usize = 16;
 const QUESTIONS: usize = 2_000;
+/// New services that the DNS is to know.
+const NAMES: usize = 100;
 /// After which a resolver asks again.
 const ANSWER: Duration = Duration::from_secs(5);
 const CLIENTS: usize = 16;
@@ -136,6 +138,35 @@ pub(super) async fn dns(control: &mut Client, asked: &Asked<'_>, figures: &mut F
     }
     figures.push(("node_dns_rate", samples.len() as f64 / began.elapsed().as_secs_f64()));
     put(figures, samples, [("node_dns_p50", 50.0), ("node_dns_p99", 99.0)]);
+    new_names(control, asked, server, figures).await
+}
+
+/// New services, each from the answer to its creation until the DNS knows it.
+async fn new_names(
+    control: &mut Client,
+    asked: &Asked<'_>,
+    server: SocketAddr,
+    figures: &mut Figures,
+) -> Result<(), Error> {
+    let path = collection(asked.namespace, "services");
+    let template = Template::new(&json!({
+        "apiVersion": "v1", "kind": "Service", "metadata": {"name": HOLE},
+        "spec": {"ports": [{"port": 80}]},
+    }));
+    let mut samples = vec![];
+    for number in 0..NAMES {
+        let name = format!("named-{number}");
+        control.json(&template.create(&path, &name)).await?;
+        let asking = question(&format!("{name}.{}.svc.cluster.local", asked.namespace));
+        let began = Instant::now();
+        while let Err(error) = ask(server, &asking, 1).await {
+            if began.elapsed() >= ANSWER {
+                return Err(error);
+            }
+        }
+        samples.push(began.elapsed());
+    }
+    put(figures, samples, [("node_dns_new_p50", 50.0), ("node_dns_new_p99", 99.0)]);
     Ok(())
 }
 

@@ -2,4 +2,5 @@
 
 #![allow(clippy::unwrap_used, reason = "test code: a panic is a failure")]
 
+mod follow;
 mod sockets;

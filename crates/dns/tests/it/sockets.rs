@@ -6,6 +6,7 @@ use hickory_proto::rr::{Name, RData, Record, RecordType};
 use kaji_dns::forward::{Forwarder, Resolvers};
 use kaji_dns::metrics::Metrics;
 use kaji_dns::records::ServiceRecords;
+use kaji_dns::resolv_conf::NodeResolvers;
 use kaji_dns::server::{Listeners, Service};
 use kaji_dns::zone::{ServiceKey, Zone};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
@@ -77,6 +78,12 @@ impl Upstream {
     }
 }
 
+fn forwarder(resolvers: Resolvers) -> Forwarder {
+    let forwarder = Forwarder::new(Arc::new(NodeResolvers::default()));
+    forwarder.configure(resolvers);
+    forwarder
+}
+
 struct Server {
     address: SocketAddr,
     service: Arc<Service>,
@@ -96,7 +103,7 @@ impl Server {
         let mut zone = Zone::new("cluster.local", vec![]);
         let records = ServiceRecords::ClusterIp { addresses: vec![[10, 96, 0, 1].into()], ports: vec![] };
         zone.set_service(&ServiceKey::new("default", "kubernetes"), Some(records));
-        let service = Arc::new(Service::new(zone, Forwarder::new(resolvers), Metrics::default()));
+        let service = Arc::new(Service::new(zone, forwarder(resolvers), Metrics::default()));
         let task = tokio::spawn(listeners.serve(service.clone())).abort_handle();
         Server { address, service, task }
     }
@@ -189,4 +196,23 @@ async fn a_broken_resolver_is_passed_over_and_none_is_a_failure() {
     assert_eq!(server.udp("broken.example.").await.metadata.response_code, ResponseCode::ServFail);
     let alone = Server::start(Resolvers::default()).await;
     assert_eq!(alone.udp("www.example.").await.metadata.response_code, ResponseCode::ServFail);
+}
+
+#[tokio::test]
+async fn other_resolvers_are_asked_from_the_next_question_on() {
+    let (former, next, stub) = (Upstream::start(1).await, Upstream::start(2).await, Upstream::start(3).await);
+    let server = Server::start(Resolvers::new(vec![], vec![former.address])).await;
+    assert_eq!(address(&server.udp("www.corp.example.").await).unwrap(), "192.0.2.1");
+    let domain = Name::from_ascii("corp.example.").unwrap();
+    let resolvers = Resolvers::new(vec![(domain, vec![stub.address])], vec![next.address]);
+    server.service.configure(resolvers.clone());
+    assert_eq!(
+        address(&server.udp("www.corp.example.").await).unwrap(),
+        "192.0.2.3",
+        "the cache is the former's"
+    );
+    assert_eq!(address(&server.udp("www.example.").await).unwrap(), "192.0.2.2");
+    server.service.configure(resolvers);
+    assert_eq!(address(&server.udp("www.example.").await).unwrap(), "192.0.2.2");
+    assert_eq!(next.asked.load(Ordering::SeqCst), 1, "the same configuration forgets nothing");
 }

@@ -1,6 +1,7 @@
 //! Mirrors, plain HTTP and certificates of registries, in the shape of the `registries.yaml` that k3s has:
 //! `mirrors.<registry>.endpoint`, `configs.<host>.auth` and `configs.<host>.tls`.
 
+use super::transport::Url;
 use crate::error::ImageError;
 use crate::reference::Reference;
 use base64::prelude::{BASE64_STANDARD, Engine as _};
@@ -90,7 +91,26 @@ impl RegistryConfig {
     /// # Errors
     /// [`ImageError::Invalid`], also for unknown fields.
     pub fn parse(text: &str) -> Result<RegistryConfig, ImageError> {
-        kaji_files::yaml::decode(text).map_err(|error| ImageError::Invalid(format!("registries: {error}")))
+        if text.trim().is_empty() {
+            return Ok(RegistryConfig::default());
+        }
+        kaji_files::yaml::decode(text).map_err(|error| ImageError::Invalid(error.to_string()))
+    }
+
+    /// Whether all mirrors are URLs, before a pull meets one that is not.
+    pub(super) fn check_mirrors(&self) -> Result<(), ImageError> {
+        for (registry, mirror) in &self.mirrors {
+            for url in &mirror.endpoint {
+                Url::parse(&self.mirror_url(url))
+                    .map_err(|error| error.within(&format!("mirrors.{registry}")))?;
+            }
+        }
+        Ok(())
+    }
+
+    fn mirror_url(&self, text: &str) -> String {
+        let url = if text.contains("://") { text.to_owned() } else { self.origin(text) };
+        url.trim_end_matches('/').to_owned()
     }
 
     /// Where a reference may be pulled from, the registry itself last.
@@ -98,8 +118,7 @@ impl RegistryConfig {
         let mirror = self.mirrors.get(reference.registry()).or_else(|| self.mirrors.get("*"));
         let mut endpoints = vec![];
         for url in mirror.iter().flat_map(|mirror| &mirror.endpoint) {
-            let url = if url.contains("://") { url.clone() } else { self.origin(url) };
-            endpoints.push(self.endpoint(url.trim_end_matches('/').to_owned(), true)?);
+            endpoints.push(self.endpoint(self.mirror_url(url), true)?);
         }
         endpoints.push(self.endpoint(self.origin(reference.host()), false)?);
         Ok(endpoints)

@@ -9,7 +9,7 @@ use kaji_containers::{
 };
 use kaji_images::Images;
 use kaji_images::digest::Digest;
-use kaji_images::registry::{Delay, Registries, RegistryConfig};
+use kaji_images::registry::{Delay, Registries, RegistrySource};
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::watch;
@@ -40,7 +40,7 @@ impl Node {
         let layers = vec![archives[0].clone(), gzip(&archives[1])];
         let digest = server.add("team/app", "v1", &config(&archives), &layers);
         let directory = tempfile::tempdir().unwrap();
-        let registries = Registries::new(RegistryConfig::default(), Arc::new(NoDelay));
+        let registries = Registries::new(RegistrySource::default(), Arc::new(NoDelay));
         let images = Images::new(store(&directory.path().join("images")), registries);
         Node { directory, images, server, layers, digest }
     }
@@ -163,4 +163,30 @@ async fn errors_are_those_of_containerd() {
     let invalid =
         node.images.pull_image(PullRequest { image: "UPPER".into(), ..PullRequest::default() }).await;
     assert!(matches!(invalid, Err(RuntimeError::InvalidArgument(_))));
+}
+
+#[tokio::test]
+async fn each_pull_reads_the_file_of_registries_anew() {
+    let node = Node::start().await;
+    let file = node.directory.path().join("registries.yaml");
+    std::fs::write(
+        &file,
+        format!("mirrors: {{registry.example: {{endpoint: ['{}']}}}}", node.server.address),
+    )
+    .unwrap();
+    let registries = Registries::new(RegistrySource::of(Some(&file)).unwrap(), Arc::new(NoDelay));
+    let images = Images::new(store(&node.directory.path().join("mirrored")), registries);
+    let pull = || {
+        let image = ImageSpec::from("registry.example/team/app:v1");
+        images.pull_image(PullRequest { image, ..PullRequest::default() })
+    };
+    assert_eq!(pull().await.unwrap(), format!("registry.example/team/app@{}", node.digest));
+    std::fs::write(&file, "mirrors: {registry.example: {endpoint: 7}}").unwrap();
+    let asked = node.server.count("");
+    let error = pull().await.unwrap_err().to_string();
+    assert!(error.contains(&format!("registries: {}: ", file.display())), "{error}");
+    std::fs::remove_file(&file).unwrap();
+    let error = pull().await.unwrap_err().to_string();
+    assert!(error.contains(&format!("registries: {}: ", file.display())), "{error}");
+    assert_eq!(node.server.count(""), asked, "no registry is asked past a file that cannot be used");
 }

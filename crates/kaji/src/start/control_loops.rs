@@ -107,14 +107,14 @@ impl ControlLoopConfig {
         if options.nodes == Nodes::Real {
             let name = node_name();
             let shared = self.shared(self.client("kubelet", identities::kubelets(&name)));
-            let address = self.machine_address;
+            let addresses = options.container_runtime.node_ips_or(self.machine_address);
             let config = RealNodeConfig {
                 data_dir: options.data_dir.clone(),
                 root_dir: options.root_dir.clone(),
                 name,
-                address,
+                server: self.kubelet_servers().map(|config| NodeServer { config, address: addresses[0] }),
+                addresses,
                 service_cidrs: options.service_cidrs.clone(),
-                server: self.kubelet_servers().map(|config| NodeServer { config, address }),
                 container_runtime: options.container_runtime.clone(),
                 external_cloud: options.loops.cloud.external.then(ExternalCloud::default),
                 flag_values: options.flag_values.clone(),

@@ -32,6 +32,7 @@ mod encryption;
 mod envtest;
 mod escalation;
 mod etcd;
+mod examples;
 mod flow_control;
 mod forks;
 mod garbage;

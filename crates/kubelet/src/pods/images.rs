@@ -9,10 +9,17 @@ use super::model;
 use super::sources::KeyedKind;
 use crate::keyring::Keyring;
 use crate::metrics::families;
-use kaji_containers::{Image, ImageSpec, PodSandboxConfig, PullRequest, RegistryAuth, RuntimeError};
+use kaji_containers::{
+    Image, ImageSpec, PodSandboxConfig, PullProgress, PullRequest, RegistryAuth, RuntimeError,
+};
 use kaji_runtime::EventRecord;
 use serde_json::Value;
 use std::collections::BTreeMap;
+use std::time::Duration;
+use tokio::sync::watch;
+
+/// Between lines of the log about a pull that takes long.
+const LOG_PULL: Duration = Duration::from_secs(30);
 
 /// Why a container cannot start: reason and message of its waiting state.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -278,9 +285,15 @@ async fn pull(
     }
     let mut last = RuntimeError::Internal("no pull was tried".to_owned());
     for auth in tries {
-        let request =
-            PullRequest { image: spec.clone(), auth, sandbox: Some(sandbox.clone()), progress: None };
-        match cx.images.pull_image(request).await {
+        let (progress, watched) = watch::channel(PullProgress::default());
+        let request = PullRequest {
+            image: spec.clone(),
+            auth,
+            sandbox: Some(sandbox.clone()),
+            progress: Some(progress),
+        };
+        let pulled = logged(&spec.image, watched, cx.images.pull_image(request));
+        match pulled.await {
             Ok(_) => {
                 let found = cx.images.image_status(spec).await?;
                 return found.ok_or_else(|| {
@@ -291,6 +304,21 @@ async fn pull(
         }
     }
     Err(last)
+}
+
+/// Drives a pull, and logs how far it is while it takes long.
+async fn logged<T>(image: &str, progress: watch::Receiver<PullProgress>, pull: impl Future<Output = T>) -> T {
+    let mut pull = std::pin::pin!(pull);
+    loop {
+        tokio::select! {
+            biased;
+            outcome = &mut pull => return outcome,
+            () = tokio::time::sleep(LOG_PULL) => {
+                let PullProgress { received, total, unpacked_layers, layers } = *progress.borrow();
+                tracing::info!(image, received, total, unpacked_layers, layers, "an image is being pulled");
+            }
+        }
+    }
 }
 
 /// A reference's registry and path: `docker.io/library/nginx`.

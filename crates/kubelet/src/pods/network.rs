@@ -6,6 +6,7 @@ use super::model;
 use kaji_containers::{DnsConfig, PortMapping, Protocol};
 use std::fmt::Write;
 use std::net::IpAddr;
+use std::sync::Arc;
 
 /// Search domains that a resolver takes, and their characters in all.
 const MOST_SEARCHES: usize = 32;
@@ -16,15 +17,46 @@ const MOST_SERVERS: usize = 3;
 const HEADER: &str = "# Kubernetes-managed hosts file.\n";
 const HOST_HEADER: &str = "# Kubernetes-managed hosts file (host network).\n";
 
+/// The node's own resolver configuration: read for each pod that starts, as upstream, so that pods get what it says by then.
+#[derive(Clone)]
+pub struct NodeDns {
+    /// Of the file, for `/configz`.
+    pub file: String,
+    read: Arc<dyn Fn() -> DnsConfig + Send + Sync>,
+}
+
+impl NodeDns {
+    /// What `read` answers, which is about a file.
+    pub fn new(file: &str, read: impl Fn() -> DnsConfig + Send + Sync + 'static) -> NodeDns {
+        NodeDns { file: file.to_owned(), read: Arc::new(read) }
+    }
+
+    /// One that does not change.
+    #[must_use]
+    pub fn fixed(config: DnsConfig) -> NodeDns {
+        NodeDns::new("", move || config.clone())
+    }
+
+    fn present(&self) -> DnsConfig {
+        (self.read)()
+    }
+}
+
+impl std::fmt::Debug for NodeDns {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_tuple("NodeDns").field(&self.file).finish()
+    }
+}
+
 /// What the node knows of DNS.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[derive(Debug, Clone)]
 pub struct DnsSettings {
     /// Addresses of the cluster's DNS service.
     pub servers: Vec<IpAddr>,
     /// `cluster.local`; empty for none.
     pub domain: String,
     /// The node's own resolver configuration.
-    pub node: DnsConfig,
+    pub node: NodeDns,
 }
 
 /// A pod's resolver configuration, and texts of `DNSConfigForming` events about what did not fit.
@@ -45,7 +77,7 @@ pub fn dns(pod: &Pod, settings: &DnsSettings) -> (DnsConfig, Vec<String>) {
             "pod: \"{}\". kubelet does not have ClusterDNS IP configured and cannot create Pod using \"{policy}\" policy. Falling back to \"Default\" policy.",
             model::display(pod)
         ));
-        settings.node.clone()
+        settings.node.present()
     } else if cluster {
         let mut searches = vec![];
         if !settings.domain.is_empty() {
@@ -56,14 +88,14 @@ pub fn dns(pod: &Pod, settings: &DnsSettings) -> (DnsConfig, Vec<String>) {
                 domain.clone(),
             ];
         }
-        searches.extend(settings.node.searches.iter().cloned());
+        searches.extend(settings.node.present().searches);
         DnsConfig {
             servers: settings.servers.iter().map(ToString::to_string).collect(),
             searches,
             options: vec!["ndots:5".to_owned()],
         }
     } else {
-        settings.node.clone()
+        settings.node.present()
     };
     if let Some(own) = &spec.dns_config {
         config.servers.extend(own.nameservers.iter().flatten().cloned());

@@ -31,7 +31,7 @@ fn configuration(api: &NodeApi) -> Value {
         "enableProfilingHandler": false,
         "clusterDomain": config.dns.domain,
         "clusterDNS": config.dns.servers.iter().map(ToString::to_string).collect::<Vec<String>>(),
-        "resolvConf": "/etc/resolv.conf",
+        "resolvConf": config.dns.node.file,
         "streamingConnectionIdleTimeout": "4h0m0s",
         "nodeStatusUpdateFrequency": "10s",
         "nodeStatusReportFrequency": "5m0s",

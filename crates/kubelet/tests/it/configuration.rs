@@ -4,7 +4,7 @@ use crate::fake::{Fake, Objects};
 use kaji_containers::DnsConfig;
 use kaji_kubelet::pods::core::{Node, Pod};
 use kaji_kubelet::pods::environment::{self, EnvironmentInputs, VolumeFile};
-use kaji_kubelet::pods::network::{self, DnsSettings};
+use kaji_kubelet::pods::network::{self, DnsSettings, NodeDns};
 use kaji_kubelet::pods::security::{self, ImageUser};
 use kaji_kubelet::pods::{admission, model, resources};
 use serde_json::{Value, json};
@@ -30,11 +30,11 @@ fn resolvers_follow_the_policy() {
     let settings = DnsSettings {
         servers: vec![IpAddr::from([10, 96, 0, 10])],
         domain: "cluster.local".into(),
-        node: DnsConfig {
+        node: NodeDns::fixed(DnsConfig {
             servers: vec!["1.1.1.1".into()],
             searches: vec!["example.com".into()],
             options: vec!["timeout:1".into()],
-        },
+        }),
     };
     let options =
         json!({"nameservers": ["8.8.8.8"], "searches": ["s"], "options": [{"name": "ndots", "value": "2"}]});

@@ -8,7 +8,7 @@ use kaji_kubelet::plugins::devices::DeviceManager;
 use kaji_kubelet::plugins::dra::{DraManager, SliceApi};
 use kaji_kubelet::pods::context::{ApiError, NodeConfig, NodeContext, NodeFacts, PodApi, PodRef};
 use kaji_kubelet::pods::core::{Node, Pod, PodStatus};
-use kaji_kubelet::pods::network::DnsSettings;
+use kaji_kubelet::pods::network::{DnsSettings, NodeDns};
 use kaji_kubelet::pods::sources::{Keyed, KeyedKind, Sources, Token, TokenRequest};
 use kaji_kubelet::pods::user_namespaces::UserNamespaces;
 use kaji_kubelet::resource_managers::ResourceManagers;
@@ -534,7 +534,7 @@ impl Fake {
             dns: DnsSettings {
                 servers: vec![IpAddr::from([10, 96, 0, 10])],
                 domain: "cluster.local".into(),
-                node: DnsConfig::default(),
+                node: NodeDns::fixed(DnsConfig::default()),
             },
             hosts_file: root.join("hosts"),
             memory: 8 << 30,

@@ -3,6 +3,7 @@
 //! Each direction has a map from pods' addresses to a chain, which is shared by the pods that the same policies select; it has the
 //! rules of those policies and drops what none of them accepts.
 
+use super::local::{LocalPod, LocalTable};
 use super::object::{IpBlock, NetworkPolicy, Peer, Port, Rule};
 use kaji_netfilter::{
     Family,
@@ -14,7 +15,7 @@ use kaji_runtime::{
     objects::{LabelSelector, Namespace, Pod},
 };
 use std::{
-    collections::{BTreeMap, BTreeSet},
+    collections::{BTreeMap, BTreeSet, HashMap},
     net::IpAddr,
     sync::Arc,
 };
@@ -84,6 +85,8 @@ pub struct World {
     pub pods: Snapshot<Pod>,
     /// Namespaces.
     pub namespaces: Snapshot<Namespace>,
+    /// Pods of this node with the addresses that they have here.
+    pub local: Arc<LocalTable>,
 }
 
 /// Whether a pod has addresses of its own that are in use.
@@ -100,19 +103,45 @@ fn addresses(pod: &Pod, family: Family) -> impl Iterator<Item = IpAddr> {
 /// What policies become on a node.
 #[must_use]
 pub fn compile(world: &World, node: &str) -> Compiled {
-    Compiled {
-        v4: Compiler { world, node, family: Family::V4 }.compile(),
-        v6: Compiler { world, node, family: Family::V6 }.compile(),
+    let mut local: Local<'_> = HashMap::new();
+    for (_, (found, pod)) in local_pods(world, node) {
+        local.entry(pod.metadata.uid.as_str()).or_default().extend(found.addresses.iter().copied());
     }
+    Compiled {
+        v4: Compiler { world, node, local: &local, family: Family::V4 }.compile(),
+        v6: Compiler { world, node, local: &local, family: Family::V6 }.compile(),
+    }
+}
+
+/// Addresses by the uid that the API shows.
+type Local<'a> = HashMap<&'a str, Vec<IpAddr>>;
+
+/// The sandboxes of which the API shows the pods on this node, with these: rules apply to them.
+pub(super) fn local_pods<'a>(
+    world: &'a World,
+    node: &'a str,
+) -> impl Iterator<Item = (&'a String, (&'a LocalPod, &'a Arc<Pod>))> {
+    world.local.iter().filter_map(move |(sandbox, local)| {
+        let pod = world.pods.get(&local.namespace, &local.name)?;
+        (local.is(pod) && pod.spec.node_name.as_str() == node).then_some((sandbox, (local, pod)))
+    })
 }
 
 struct Compiler<'a> {
     world: &'a World,
     node: &'a str,
+    local: &'a Local<'a>,
     family: Family,
 }
 
 impl Compiler<'_> {
+    /// A pod's addresses: those that the API shows, and those that it has here.
+    fn addresses(&self, pod: &Pod) -> impl Iterator<Item = IpAddr> {
+        let family = self.family;
+        let local = self.local.get(pod.metadata.uid.as_str()).into_iter().flatten().copied();
+        addresses(pod, family).chain(local.filter(move |ip| Family::of(*ip) == family))
+    }
+
     fn compile(&self) -> Rules {
         let mut rules = Rules::default();
         let mut groups: BTreeMap<(Direction, Vec<usize>), Vec<&Arc<Pod>>> = BTreeMap::new();
@@ -131,7 +160,7 @@ impl Compiler<'_> {
         for ((direction, own), pods) in groups {
             let number = rules.chains.len();
             for pod in &pods {
-                rules.pods.extend(addresses(pod, self.family).map(|ip| ((direction, ip), number)));
+                rules.pods.extend(self.addresses(pod).map(|ip| ((direction, ip), number)));
             }
             let accepted = own.iter().flat_map(|index| self.policy(policies[*index], direction, &pods));
             rules.chains.push((direction, accepted.collect()));
@@ -183,7 +212,7 @@ impl Compiler<'_> {
         }
         let pods: Vec<&Arc<Pod>> =
             connected().filter(|pod| peers.iter().any(|peer| self.selects(policy, peer, pod))).collect();
-        ranges.extend(pods.iter().flat_map(|pod| addresses(pod, self.family)).map(|ip| (ip, ip)));
+        ranges.extend(pods.iter().flat_map(|pod| self.addresses(pod)).map(|ip| (ip, ip)));
         (Peers::Ranges(merge_ranges(ranges)), pods)
     }
 
@@ -228,7 +257,7 @@ impl Compiler<'_> {
             });
             for port in own {
                 let Ok(number) = u16::try_from(port.container_port) else { continue };
-                found.extend(addresses(pod, self.family).map(|ip| (ip, protocol, number)));
+                found.extend(self.addresses(pod).map(|ip| (ip, protocol, number)));
             }
         }
         (!found.is_empty()).then_some(Ports::Of(found))

@@ -3,7 +3,8 @@
 //! Invariant: each change writes the whole table of a family, in one transaction, and only if its rules differ.
 
 use super::{
-    compile::{Compiled, World, compile},
+    compile::{Compiled, World, compile, local_pods},
+    local::LocalPods,
     object::NetworkPolicy,
     tables::table,
 };
@@ -106,13 +107,15 @@ fn follow<T: Projection>(informers: &Informers, changed: &Arc<Notify>, relevant:
     });
 }
 
-/// Enforces the policies on this node's pods until `stop` turns true; the rules stay in force then.
+/// Enforces the policies on this node's pods until `stop` turns true; the rules stay in force then. `local` has the pods' addresses
+/// before the API shows them, and learns when their rules are in force.
 ///
 /// # Errors
 /// When the node's network namespace cannot be opened. Changes that the kernel refuses are repeated.
 pub async fn run(
     config: PolicyConfig,
     informers: Arc<Informers>,
+    local: LocalPods,
     mut stop: watch::Receiver<bool>,
 ) -> Result<(), ProxyError> {
     if let Some(path) = &config.namespace {
@@ -136,19 +139,30 @@ pub async fn run(
     }
     let mut in_force: Option<Compiled> = None;
     loop {
-        let world =
-            World { policies: policies.snapshot(), pods: pods.snapshot(), namespaces: namespaces.snapshot() };
+        let world = World {
+            // First: policies are read after the address is known.
+            local: local.table(),
+            policies: policies.snapshot(),
+            pods: pods.snapshot(),
+            namespaces: namespaces.snapshot(),
+        };
         let (former, settings) = (in_force.take(), config.clone());
         let write = move || {
             let rules = compile(&world, &settings.node_name);
-            enforce(&settings, former.as_ref(), &rules).map(|()| rules)
+            let known = local_pods(&world, &settings.node_name).map(|(sandbox, _)| sandbox.clone()).collect();
+            enforce(&settings, former.as_ref(), &rules).map(|()| (rules, known))
         };
         let result = tokio::task::spawn_blocking(write).await.unwrap_or(Err(ProxyError::Stopped));
         match result {
-            Ok(rules) => in_force = Some(rules),
+            Ok((rules, known)) => {
+                in_force = Some(rules);
+                local.set_enforced(known);
+            }
             Err(error) => tracing::error!(%error, "network policies"),
         }
         let more_may_come = tokio::select! {
+            // A pod waits for it.
+            () = local.changed() => false,
             () = changed.notified() => true,
             () = tokio::time::sleep(RETRY), if in_force.is_none() => false,
             _ = stop.wait_for(|stop| *stop) => return Ok(()),

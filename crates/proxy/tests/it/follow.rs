@@ -1,11 +1,11 @@
 //! Objects, as a server's watches show them, become rules and routes.
 
 use crate::support::{Cluster, ip, slice};
-use futures_util::{StreamExt, future::BoxFuture, stream};
+use futures_util::{FutureExt, StreamExt, future::BoxFuture, stream};
 use kaji_netfilter::{Family, Nftables};
 use kaji_proxy::{
     ServiceProxy, follow_nodes,
-    policy::{self, PolicyConfig},
+    policy::{self, LocalPod, LocalPods, PolicyConfig},
     run,
 };
 use kaji_runtime::{
@@ -191,7 +191,8 @@ async fn policies_and_routes_follow_their_objects() {
     let mut config = PolicyConfig::new("node");
     config.namespace = Some(cluster.node.path());
     let table = config.table.clone();
-    let running = tokio::spawn(policy::run(config, informers.clone(), stopped.clone()));
+    let local = LocalPods::default();
+    let running = tokio::spawn(policy::run(config, informers.clone(), local.clone(), stopped.clone()));
     let routes = tokio::spawn(follow_nodes(cluster.network.clone(), informers, stopped));
     world.put("nodes", node("node", "10.244.1.0/24", "192.0.2.1", &json!([])));
     let other = node("other", "10.244.2.0/24", "192.0.2.2", &json!([]));
@@ -216,8 +217,22 @@ async fn policies_and_routes_follow_their_objects() {
     let deny = json!({"metadata": {"name": "deny", "namespace": "a"}, "spec": {"podSelector": {}}});
     world.put("networkpolicies", deny.clone());
     until("nothing is allowed", || ask() == Err(ErrorKind::TimedOut));
-    world.delete("networkpolicies", deny);
+    world.delete("networkpolicies", deny.clone());
     until("all is allowed", || ask().is_ok());
+    // A pod with an address that the API does not show yet.
+    world.delete("pods", json!({"metadata": {"name": "pod0", "namespace": "a"}}));
+    world.put("networkpolicies", deny);
+    let addresses = vec![ip("10.244.1.2")];
+    local.insert("s", LocalPod { namespace: "a".into(), name: "new".into(), uid: "u".into(), addresses });
+    let waiting = local.enforced("s");
+    let mut waiting = std::pin::pin!(waiting);
+    assert!(waiting.as_mut().now_or_never().is_none(), "nothing is known of the pod's labels");
+    let new = json!({"metadata": {"name": "new", "namespace": "a", "uid": "u"}, "spec": {"nodeName": "node", "containers": []}});
+    world.put("pods", new);
+    waiting.await;
+    assert_eq!(ask(), Err(ErrorKind::TimedOut), "its policies are in force before its address is in the API");
+    local.remove("s");
+    until("it has no address any more", || ask().is_ok());
     stop.send(true).unwrap();
     running.await.unwrap().unwrap();
     routes.await.unwrap();

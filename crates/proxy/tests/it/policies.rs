@@ -48,6 +48,7 @@ fn world(policies: Vec<NetworkPolicy>) -> World {
             pod(2, "b", &json!({"app": "client"})),
         ]),
         namespaces: Snapshot::of([namespace("a"), namespace("b")]),
+        local: Default::default(),
     }
 }
 
