@@ -64,6 +64,8 @@ for deb in "$work"/debs/*.deb; do dpkg-deb -x "$deb" "$work/nginx"; done
 # A directory would replace the base's link; only units for systemd are in it.
 rm -rf "$work/nginx/lib"
 # Without its postinst: a configuration of ours, that writes to the standard streams.
+# Scripts of tests use [[ ]], which upstream's shell in these images has and Debian's has not.
+mkdir -p "$work/nginx/usr/bin" && ln -sf bash "$work/nginx/usr/bin/sh"
 mkdir -p "$work"/nginx/{usr/share/nginx/html,var/lib/nginx,var/log/nginx,run,etc/nginx/conf.d}
 rm -rf "$work/nginx/etc/nginx/sites-enabled" "$work/nginx/usr/share/doc"
 cat >"$work/nginx/etc/nginx/nginx.conf" <<'N'

@@ -122,6 +122,10 @@ impl<'a> Daemons<'a> {
         pod.available(self.set.spec.min_ready_seconds, self.now)
     }
 
+    fn any_pod(&self, holds: impl Fn(&Pod) -> bool) -> bool {
+        self.nodes.iter().flat_map(|node| &node.pods).any(|pod| holds(pod))
+    }
+
     /// Whether a pod is of the present template.
     fn updated(&self, pod: &Pod) -> bool {
         let labels = &pod.metadata.labels;
@@ -332,7 +336,8 @@ impl Reconciler for DaemonSets {
 fn write_status(plan: Plan, set: &DaemonSet, daemons: &Daemons<'_>) -> Plan {
     let status = daemons.status();
     let plan = match set.spec.min_ready_seconds {
-        wait if wait > 0 && status.number_ready != status.number_available => {
+        // Time alone makes them available. The status counts one pod a node; with a surge it is the second that is waited for.
+        wait if wait > 0 && daemons.any_pod(|pod| pod.ready() && !daemons.available(pod)) => {
             plan.again_after(Duration::from_secs(u64::try_from(wait).unwrap_or(0)))
         }
         _ => plan,

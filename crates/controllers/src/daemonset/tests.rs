@@ -171,6 +171,23 @@ fn updates_within_the_bounds() {
 }
 
 #[test]
+fn a_new_pod_that_surges_is_looked_at_again_when_it_becomes_available() {
+    let strategy =
+        json!({"type": "RollingUpdate", "rollingUpdate": {"maxUnavailable": 0, "maxSurge": "20%"}});
+    let set = set(json!({"updateStrategy": strategy, "minReadySeconds": 10}));
+    let mut new = pod("p-new", "n1", "new", true);
+    let run = |new: &Value| {
+        let pods = vec![pod("p", "n1", "old", true), new.clone()];
+        let text = plan(set.clone(), vec![node("n1", json!([]))], pods, vec![revision(&set, "new", 2)]);
+        verbs(&text)
+    };
+    new["status"]["conditions"][0]["lastTransitionTime"] = ago(9).into();
+    assert_eq!(run(&new), "again after 10s");
+    new["status"]["conditions"][0]["lastTransitionTime"] = ago(10).into();
+    assert_eq!(run(&new), "delete pods/p");
+}
+
+#[test]
 fn selects_nodes() {
     let fits = |spec: Value| {
         let template = json!({"spec": spec});
