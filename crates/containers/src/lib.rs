@@ -44,8 +44,8 @@ pub use security::{
     SeLinuxOptions, SecurityProfile, SupplementalGroupsPolicy, UserNamespace,
 };
 pub use stats::{
-    ContainerStats, CpuUsage, InterfaceUsage, MemoryUsage, NetworkUsage, PodSandboxStats, Pressure,
-    PressureStall, SwapUsage,
+    ContainerStats, CpuUsage, DeviceIo, InterfaceUsage, MemoryUsage, NetworkUsage, PacketCounts,
+    PodSandboxStats, Pressure, PressureStall, SwapUsage, Throttling,
 };
 pub use stream::{
     AsyncDuplex, AttachRequest, Duplex, ExecOutput, ExecRequest, Exit, Reader, Session, TerminalSize, Writer,

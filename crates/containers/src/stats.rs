@@ -13,6 +13,34 @@ pub struct CpuUsage {
     pub nano_cores: Option<u64>,
     /// Where the kernel has it.
     pub pressure: Option<Pressure>,
+    /// Of a cgroup with a limit of processor time, where the backend tells.
+    pub throttling: Option<Throttling>,
+}
+
+/// How a limit of processor time was kept.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Throttling {
+    /// Periods of the scheduler in which the cgroup ran.
+    pub periods: u64,
+    /// Those in which it used up its quota.
+    pub throttled_periods: u64,
+    /// How long its tasks waited for the next one, in nanoseconds.
+    pub throttled_nanos: u64,
+}
+
+/// What a cgroup read from a disk and wrote to it.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct DeviceIo {
+    /// `/dev/sda`
+    pub device: String,
+    /// Operations.
+    pub reads: u64,
+    /// Operations.
+    pub writes: u64,
+    /// Bytes.
+    pub read_bytes: u64,
+    /// Bytes.
+    pub written_bytes: u64,
 }
 
 /// Pressure stall information.
@@ -54,6 +82,12 @@ pub struct MemoryUsage {
     pub page_faults: u64,
     /// Those that read a disk.
     pub major_page_faults: u64,
+    /// Pages of files, where the backend tells; so are the next two.
+    pub cache: Option<u64>,
+    /// Files that are mapped into memory.
+    pub mapped_file: Option<u64>,
+    /// How often the limit was reached; not in bytes.
+    pub limit_hits: Option<u64>,
     /// Where the kernel has it.
     pub pressure: Option<Pressure>,
 }
@@ -96,6 +130,8 @@ pub struct ContainerStats {
     pub io_pressure: Option<Pressure>,
     /// How often the kernel killed a process of it for want of memory.
     pub oom_events: u64,
+    /// Its disks, where the backend tells.
+    pub disk_io: Vec<DeviceIo>,
 }
 
 /// An interface's counters.
@@ -111,6 +147,39 @@ pub struct InterfaceUsage {
     pub tx_bytes: u64,
     /// Sent.
     pub tx_errors: u64,
+    /// Where the backend tells.
+    pub packets: Option<PacketCounts>,
+}
+
+/// Packets of an interface.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct PacketCounts {
+    /// Received.
+    pub rx: u64,
+    /// Dropped while they were received.
+    pub rx_dropped: u64,
+    /// Sent.
+    pub tx: u64,
+    /// Dropped while they were to be sent.
+    pub tx_dropped: u64,
+}
+
+impl InterfaceUsage {
+    /// A line of `/proc/net/dev`: the name, and of both directions bytes, packets, errors, drops and four more.
+    #[must_use]
+    pub fn of_line(line: &str) -> Option<InterfaceUsage> {
+        let (name, counters) = line.split_once(':')?;
+        let counters: Vec<u64> =
+            counters.split_whitespace().map_while(|counter| counter.parse().ok()).collect();
+        let [rx_bytes, rx, rx_errors, rx_dropped, _, _, _, _, tx_bytes, tx, tx_errors, tx_dropped, ..] =
+            counters[..]
+        else {
+            return None;
+        };
+        let packets = Some(PacketCounts { rx, rx_dropped, tx, tx_dropped });
+        let name = name.trim().to_owned();
+        Some(InterfaceUsage { name, rx_bytes, rx_errors, tx_bytes, tx_errors, packets })
+    }
 }
 
 /// Counters of a pod's network.
@@ -141,4 +210,6 @@ pub struct PodSandboxStats {
     pub processes: u64,
     /// Those that run.
     pub containers: Vec<ContainerStats>,
+    /// The disks of the pod's cgroup, where the backend tells.
+    pub disk_io: Vec<DeviceIo>,
 }

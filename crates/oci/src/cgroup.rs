@@ -3,14 +3,16 @@
 //! Invariant: a container's cgroup is `<pod's>/<container's id>` in every hierarchy; nothing outside the pod's is touched. Where this
 //! process may use no hierarchy, containers have no directories, and run without limits.
 
-use kaji_containers::{CpuUsage, LinuxResources, MemoryUsage, RuntimeError};
+mod usage;
+
+pub use usage::{CgroupFiles, CgroupUsage};
+
+use kaji_containers::{LinuxResources, RuntimeError};
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 use std::time::Duration;
-
-use crate::records::now_nanos;
 
 const ROOT: &str = "/sys/fs/cgroup";
 
@@ -272,52 +274,6 @@ fn settings(resources: &LinuxResources, unified: bool) -> Vec<(&'static str, Str
         }
     }
     settings
-}
-
-fn number(path: &Path) -> Option<u64> {
-    fs::read_to_string(path).ok()?.trim().parse().ok()
-}
-
-fn field(text: &str, name: &str) -> Option<u64> {
-    text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' ')?.trim().parse().ok())
-}
-
-/// Processor time of a cgroup; rates need two readings and are left to the caller.
-pub fn cpu_usage(cgroup: &str) -> CpuUsage {
-    let core_nanos = match hierarchies() {
-        Hierarchies::Unified => {
-            let text = fs::read_to_string(controller(cgroup, "cpu").join("cpu.stat")).unwrap_or_default();
-            field(&text, "usage_usec").unwrap_or_default() * 1_000
-        }
-        Hierarchies::Legacy(_) => {
-            number(&controller(cgroup, "cpuacct").join("cpuacct.usage")).unwrap_or_default()
-        }
-    };
-    CpuUsage { at_nanos: now_nanos(), core_nanos, ..Default::default() }
-}
-
-/// Memory of a cgroup.
-pub fn memory_usage(cgroup: &str) -> MemoryUsage {
-    let directory = controller(cgroup, "memory");
-    let stat = fs::read_to_string(directory.join("memory.stat")).unwrap_or_default();
-    let get =
-        |names: [&str; 2]| field(&stat, names[0]).or_else(|| field(&stat, names[1])).unwrap_or_default();
-    let either =
-        |names: [&str; 2]| number(&directory.join(names[0])).or_else(|| number(&directory.join(names[1])));
-    let usage = either(["memory.current", "memory.usage_in_bytes"]).unwrap_or_default();
-    let working_set = usage.saturating_sub(get(["total_inactive_file", "inactive_file"]));
-    // Version 1 shows no limit as the largest multiple of a page.
-    let limit = either(["memory.max", "memory.limit_in_bytes"]).filter(|limit| *limit < i64::MAX as u64 / 2);
-    MemoryUsage {
-        at_nanos: now_nanos(),
-        working_set,
-        available: limit.map(|limit| limit.saturating_sub(working_set)),
-        usage,
-        rss: get(["total_rss", "anon"]),
-        page_faults: get(["total_pgfault", "pgfault"]),
-        major_page_faults: get(["total_pgmajfault", "pgmajfault"]),
-        pressure: None,
-    }
 }
 
 #[cfg(test)]

@@ -26,6 +26,7 @@ fn cpu(usage: Option<cri::CpuUsage>) -> CpuUsage {
         core_nanos: number(usage.usage_core_nano_seconds),
         nano_cores: usage.usage_nano_cores.map(|value| value.value),
         pressure: pressure(usage.psi),
+        throttling: None,
     }
 }
 
@@ -41,6 +42,7 @@ fn memory(usage: Option<cri::MemoryUsage>) -> MemoryUsage {
         page_faults: number(usage.page_faults),
         major_page_faults: number(usage.major_page_faults),
         pressure: pressure(usage.psi),
+        ..MemoryUsage::default()
     }
 }
 
@@ -68,6 +70,7 @@ pub fn container(stats: cri::ContainerStats) -> ContainerStats {
         writable_layer_inodes: number(layer.inodes_used),
         io_pressure: stats.io.and_then(|io| pressure(io.psi)),
         oom_events: 0,
+        disk_io: vec![],
     }
 }
 
@@ -78,6 +81,7 @@ fn interface(usage: cri::NetworkInterfaceUsage) -> InterfaceUsage {
         rx_errors: number(usage.rx_errors),
         tx_bytes: number(usage.tx_bytes),
         tx_errors: number(usage.tx_errors),
+        packets: None,
     }
 }
 
@@ -103,5 +107,6 @@ pub fn pod(stats: cri::PodSandboxStats) -> PodSandboxStats {
         network: linux.network.map(network),
         processes: linux.process.and_then(|process| process.process_count).map_or(0, |count| count.value),
         containers: linux.containers.into_iter().map(container).collect(),
+        disk_io: vec![],
     }
 }

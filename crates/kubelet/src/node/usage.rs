@@ -80,6 +80,20 @@ impl FileSystem {
     }
 }
 
+/// The device of a path by the table of mounts, `/dev/sda1`; empty when that does not show it.
+pub(crate) fn device(mounts: &str, path: &Path) -> String {
+    let path = path.canonicalize().unwrap_or_else(|_| path.to_owned());
+    let of = |line: &str| {
+        let (mount, about) = line.split_once(" - ")?;
+        let point = PathBuf::from(mount.split(' ').nth(4)?);
+        let source = about.split(' ').nth(1)?.to_owned();
+        path.starts_with(&point).then(|| (point.components().count(), source))
+    };
+    // Of several at a point the last one is seen.
+    let found = mounts.lines().filter_map(of).max_by_key(|(depth, _)| *depth);
+    found.map(|(_, source)| source).unwrap_or_default()
+}
+
 /// A directory tree on one file system. Blocks for as long as the tree is large.
 #[must_use]
 pub fn directory_usage(root: &Path) -> DirectoryUsage {
@@ -183,6 +197,8 @@ fn memory(meminfo: &str, vmstat: &str) -> MemoryUsage {
         rss: bytes("AnonPages"),
         page_faults: counter(vmstat, "pgfault").unwrap_or_default(),
         major_page_faults: counter(vmstat, "pgmajfault").unwrap_or_default(),
+        cache: Some(bytes("Cached")),
+        mapped_file: Some(bytes("Mapped")),
         ..Default::default()
     }
 }
@@ -213,14 +229,9 @@ fn parse_pressure(text: &str) -> Option<Pressure> {
 /// The interfaces of `net/dev` that are the node's, `eth0` first.
 fn interfaces(table: &str) -> Vec<InterfaceUsage> {
     let of = |line: &str| {
-        let (name, columns) = line.split_once(':')?;
-        let name = name.trim();
-        let columns: Vec<u64> = columns.split_whitespace().map_while(|c| c.parse().ok()).collect();
-        let [rx_bytes, _, rx_errors, _, _, _, _, _, tx_bytes, _, tx_errors, ..] = columns[..] else {
-            return None;
-        };
-        let own = !NOT_THE_NODES.iter().any(|prefix| name.starts_with(prefix));
-        own.then(|| InterfaceUsage { name: name.to_owned(), rx_bytes, rx_errors, tx_bytes, tx_errors })
+        let found = InterfaceUsage::of_line(line)?;
+        let own = !NOT_THE_NODES.iter().any(|prefix| found.name.starts_with(prefix));
+        own.then_some(found)
     };
     let mut all: Vec<InterfaceUsage> = table.lines().filter_map(of).collect();
     all.sort_by(|a, b| (a.name != "eth0", &a.name).cmp(&(b.name != "eth0", &b.name)));
@@ -255,7 +266,7 @@ mod tests {
                 ("stat", "cpu  100 10 50 9000 800 5 5 30 7 0\ncpu0 1 2 3 4\nbtime 1700000000\n"),
                 (
                     "meminfo",
-                    "MemTotal: 1000 kB\nMemFree: 300 kB\nInactive(file): 100 kB\nAnonPages: 200 kB\nSwapTotal: 50 kB\nSwapFree: 20 kB\n",
+                    "MemTotal: 1000 kB\nMemFree: 300 kB\nInactive(file): 100 kB\nAnonPages: 200 kB\nCached: 90 kB\nMapped: 30 kB\nSwapTotal: 50 kB\nSwapFree: 20 kB\n",
                 ),
                 ("vmstat", "pgfault 77\npgmajfault 7\n"),
                 ("loadavg", "1.36 3.49 4.53 2/3518 3715089\n"),
@@ -284,10 +295,10 @@ mod tests {
         ];
         expect_test::expect![[r#"
             1700000000 Some(250000) Some(3518)
-            CpuUsage { at_nanos: 1767225600000000000, core_nanos: 2000000000, nano_cores: None, pressure: None }
-            MemoryUsage { at_nanos: 1767225600000000000, working_set: 614400, available: Some(409600), usage: 716800, rss: 204800, page_faults: 77, major_page_faults: 7, pressure: Some(Pressure { full: PressureStall { total_nanos: 3000, avg10: 0.0, avg60: 0.0, avg300: 0.0 }, some: PressureStall { total_nanos: 12000, avg10: 0.1, avg60: 0.2, avg300: 0.3 } }) }
+            CpuUsage { at_nanos: 1767225600000000000, core_nanos: 2000000000, nano_cores: None, pressure: None, throttling: None }
+            MemoryUsage { at_nanos: 1767225600000000000, working_set: 614400, available: Some(409600), usage: 716800, rss: 204800, page_faults: 77, major_page_faults: 7, cache: Some(92160), mapped_file: Some(30720), limit_hits: None, pressure: Some(Pressure { full: PressureStall { total_nanos: 3000, avg10: 0.0, avg60: 0.0, avg300: 0.0 }, some: PressureStall { total_nanos: 12000, avg10: 0.1, avg60: 0.2, avg300: 0.3 } }) }
             SwapUsage { at_nanos: 1767225600000000000, available: 20480, usage: 30720 } None
-            [InterfaceUsage { name: "eth0", rx_bytes: 7, rx_errors: 3, tx_bytes: 4, tx_errors: 6 }, InterfaceUsage { name: "ens3", rx_bytes: 9, rx_errors: 3, tx_bytes: 4, tx_errors: 6 }]"#]].assert_eq(&shown.join("\n"));
+            [InterfaceUsage { name: "eth0", rx_bytes: 7, rx_errors: 3, tx_bytes: 4, tx_errors: 6, packets: Some(PacketCounts { rx: 2, rx_dropped: 0, tx: 5, tx_dropped: 0 }) }, InterfaceUsage { name: "ens3", rx_bytes: 9, rx_errors: 3, tx_bytes: 4, tx_errors: 6, packets: Some(PacketCounts { rx: 2, rx_dropped: 0, tx: 5, tx_dropped: 0 }) }]"#]].assert_eq(&shown.join("\n"));
         write(dir.path(), &[("stat", "cpu  150 10 50 9000 800 5 5 30\n")]);
         clock.advance(jiff::SignedDuration::from_millis(10));
         assert_eq!(reader.read().cpu.nano_cores, None);
@@ -296,6 +307,16 @@ mod tests {
         clock.advance(jiff::SignedDuration::from_millis(10));
         assert_eq!(reader.read().cpu.nano_cores, Some(500_000_000));
         assert_eq!(NodeUsageReader::at(&dir.path().join("none"), clock).read().memory.usage, 0);
+    }
+
+    #[test]
+    fn devices_are_those_of_the_deepest_mount() {
+        let mounts = "1 0 8:1 / / rw - ext4 /dev/sda1 rw\n2 1 8:2 / /var/lib rw shared:1 - xfs /dev/sdb rw\n\
+             3 1 0:5 / /var/lib/kubelet rw - tmpfs tmpfs rw\n4 1 8:3 / /var/lib/kubelet rw - ext4 /dev/sdc rw\ngarbage\n";
+        let shown = ["/etc", "/var/lib/absent/a", "/var/lib/kubelet/pods", "/var/libs"]
+            .map(|path| device(mounts, Path::new(path)));
+        assert_eq!(shown, ["/dev/sda1", "/dev/sdb", "/dev/sdc", "/dev/sda1"]);
+        assert_eq!(device("", Path::new("/")), "");
     }
 
     #[test]

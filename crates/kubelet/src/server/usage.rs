@@ -6,7 +6,7 @@
 //! - Volumes are counted once in [`VOLUMES_FRESH`]: a tree may be large.
 
 use super::lookup::NodePods;
-use crate::node::usage::{FileSystem, NodeUsage, NodeUsageReader, directory_usage};
+use crate::node::usage::{FileSystem, NodeUsage, NodeUsageReader, device, directory_usage};
 use crate::pods::context::{NodeContext, PodRef};
 use crate::pods::core::Pod;
 use crate::pods::model;
@@ -73,6 +73,8 @@ pub(super) struct Reading {
     pub images: Option<(FilesystemUsage, FileSystem)>,
     /// Containers' writable layers, and the file system that they are on.
     pub layers: Option<(FilesystemUsage, FileSystem)>,
+    /// The devices of these three, as the table of mounts names them; empty where it does not.
+    pub devices: [String; 3],
     /// Those that run, by namespace and name.
     pub pods: Vec<PodUsage>,
 }
@@ -171,15 +173,24 @@ impl UsageReader {
                 Some((first, disk))
             };
             let existing = root.ancestors().find_map(FileSystem::of).unwrap_or_default();
-            (measured, existing, on_disk(filesystems.images), on_disk(filesystems.containers))
+            let (images, layers) = (on_disk(filesystems.images), on_disk(filesystems.containers));
+            let mounts = std::fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
+            let of = |found: &Option<(FilesystemUsage, FileSystem)>| {
+                found
+                    .as_ref()
+                    .map(|(usage, _)| device(&mounts, Path::new(&usage.mountpoint)))
+                    .unwrap_or_default()
+            };
+            let devices = [device(&mounts, &root), of(&images), of(&layers)];
+            (measured, existing, images, layers, devices)
         });
-        let (mut pods, disk, images, layers) =
+        let (mut pods, disk, images, layers, devices) =
             files.await.map_err(|error| RuntimeError::Internal(error.to_string()))?;
         for pod in &pods {
             known.entry(pod.pod.uid.clone()).or_insert_with(|| (now, pod.volumes.clone()));
         }
         pods.sort_by(|a, b| a.pod.cmp(&b.pod));
-        Ok(Reading { at: now, node, disk, images, layers, pods })
+        Ok(Reading { at: now, node, disk, images, layers, devices, pods })
     }
 }
 

@@ -2,8 +2,9 @@
 
 use super::Inner;
 use super::namespaces::{enter_network, on_thread};
+use crate::cgroup::{self, CgroupFiles, CgroupUsage};
 use crate::records::now_nanos;
-use crate::{cgroup, process_usage, spec};
+use crate::{process_usage, spec};
 use kaji_containers::{
     ContainerState, ContainerStats, CpuUsage, InterfaceUsage, MemoryUsage, NetworkUsage, PodSandboxFilter,
     PodSandboxState, PodSandboxStats, RuntimeError,
@@ -54,12 +55,13 @@ impl Inner {
             let reading = LayerReading::newest(known, &upper, now_nanos);
             if !cgroup::available() {
                 let used = process_usage::of(pid);
-                return (used.cpu, used.memory, 0, reading);
+                let used = CgroupUsage { cpu: used.cpu, memory: used.memory, ..CgroupUsage::default() };
+                return (used, 0, reading);
             }
             let kills = cgroup::oom_kills(&cgroup::directories(&path));
-            (cgroup::cpu_usage(&path), cgroup::memory_usage(&path), kills, reading)
+            (CgroupFiles::of(&path).read(), kills, reading)
         });
-        let (cpu, memory, oom_events, reading) =
+        let (used, oom_events, reading) =
             measured.await.map_err(|error| RuntimeError::Internal(error.to_string()))?;
         let layer = reading.usage;
         if self.with_container(id, |_| ()).is_ok() {
@@ -71,8 +73,10 @@ impl Inner {
             attempt: record.config.metadata.attempt,
             labels: record.config.labels,
             started_at_nanos: started,
-            cpu: self.with_rate(id, cpu),
-            memory,
+            cpu: self.with_rate(id, used.cpu),
+            memory: used.memory,
+            swap: used.swap,
+            disk_io: used.disk_io,
             writable_layer_bytes: layer.bytes,
             writable_layer_inodes: layer.inodes,
             oom_events,
@@ -111,19 +115,20 @@ impl Inner {
                 Some(namespace) => Some(on_thread(move || network_usage(&namespace)).await?),
                 None => None,
             };
-            let (cpu, memory, processes) = if cgroup::available() {
-                let processes = processes_below(&cgroup::directories(&parent));
-                (cgroup::cpu_usage(&parent), cgroup::memory_usage(&parent), processes)
+            let (used, processes) = if cgroup::available() {
+                (CgroupFiles::of(&parent).read(), processes_below(&cgroup::directories(&parent)))
             } else {
                 let (cpu, memory) = sum(&containers);
-                (cpu, memory, self.processes_of(&containers).await?)
+                let used = CgroupUsage { cpu, memory, ..CgroupUsage::default() };
+                (used, self.processes_of(&containers).await?)
             };
             all.push(PodSandboxStats {
                 id: record.id.clone(),
                 pod_uid: record.config.metadata.uid.clone(),
-                cpu: self.with_rate(&record.id, cpu),
-                memory,
-                swap: None,
+                cpu: self.with_rate(&record.id, used.cpu),
+                memory: used.memory,
+                swap: used.swap,
+                disk_io: used.disk_io,
                 network,
                 processes,
                 containers,
@@ -197,26 +202,15 @@ fn network_usage(namespace: &Path) -> Result<NetworkUsage, RuntimeError> {
     Ok(NetworkUsage { at_nanos: now_nanos(), interfaces })
 }
 
-/// `name: rx_bytes packets errors drop fifo frame compressed multicast tx_bytes packets errors ...`
+/// Those of a line of the table, unless they are of the loopback interface.
 fn interface(line: &str) -> Option<InterfaceUsage> {
-    let (name, counters) = line.split_once(':')?;
-    let counters: Vec<u64> = counters.split_whitespace().filter_map(|counter| counter.parse().ok()).collect();
-    let name = name.trim();
-    if name == "lo" || counters.len() < 11 {
-        return None;
-    }
-    Some(InterfaceUsage {
-        name: name.to_owned(),
-        rx_bytes: counters[0],
-        rx_errors: counters[2],
-        tx_bytes: counters[8],
-        tx_errors: counters[10],
-    })
+    InterfaceUsage::of_line(line).filter(|interface| interface.name != "lo")
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use kaji_containers::PacketCounts;
 
     #[test]
     fn layers_are_counted_now_and_then() {
@@ -238,8 +232,11 @@ mod tests {
 
     #[test]
     fn reads_counters() {
-        let usage = interface("  eth0: 100 2 3 0 0 0 0 0 200 4 5 0 0 0 0 0").unwrap();
+        let usage = interface("  eth0: 100 2 3 6 0 0 0 0 200 4 5 7 0 0 0 0").unwrap();
+        let packets = PacketCounts { rx: 2, rx_dropped: 6, tx: 4, tx_dropped: 7 };
+        assert_eq!(usage.packets, Some(packets));
         assert_eq!((usage.rx_bytes, usage.rx_errors, usage.tx_bytes, usage.tx_errors), (100, 3, 200, 5));
+        assert!(interface("Inter-| Receive").is_none() && interface("eth0: 1 2 x").is_none());
         assert_eq!(interface("    lo: 1 2 3 0 0 0 0 0 4 5 6 0 0 0 0 0"), None);
     }
 }

@@ -41,7 +41,8 @@ async fn with_pod(served: &Served) {
     runtime.start_container(&id).await.unwrap();
     let at_nanos = SECOND * 1_000_000_000 + 500_000_000;
     let pressure = Some(Pressure { full: stall(1_000_000), some: stall(2_000_000_000) });
-    let cpu = CpuUsage { at_nanos, core_nanos: 1_500_000_000, nano_cores: Some(7), pressure };
+    let throttling = Some(Throttling { periods: 10, throttled_periods: 3, throttled_nanos: 500_000_000 });
+    let cpu = CpuUsage { at_nanos, core_nanos: 1_500_000_000, nano_cores: Some(7), pressure, throttling };
     let memory = MemoryUsage {
         at_nanos,
         working_set: 40 << 20,
@@ -50,10 +51,16 @@ async fn with_pod(served: &Served) {
         rss: 30 << 20,
         page_faults: 11,
         major_page_faults: 1,
+        cache: Some(9 << 20),
+        mapped_file: Some(1 << 20),
+        limit_hits: Some(5),
         pressure: None,
     };
     let swap = Some(SwapUsage { at_nanos, available: 10, usage: 5 });
-    let eth0 = InterfaceUsage { name: "eth0".into(), rx_bytes: 1, rx_errors: 2, tx_bytes: 3, tx_errors: 4 };
+    let packets = Some(PacketCounts { rx: 6, rx_dropped: 7, tx: 8, tx_dropped: 9 });
+    let sda = DeviceIo { device: "/dev/sda".into(), reads: 1, writes: 2, read_bytes: 3, written_bytes: 4 };
+    let eth0 =
+        InterfaceUsage { name: "eth0".into(), rx_bytes: 1, rx_errors: 2, tx_bytes: 3, tx_errors: 4, packets };
     let stats = PodSandboxStats {
         id: sandbox,
         pod_uid: "u".into(),
@@ -72,8 +79,10 @@ async fn with_pod(served: &Served) {
             writable_layer_bytes: 4096,
             writable_layer_inodes: 2,
             oom_events: 1,
+            disk_io: vec![sda],
             ..ContainerStats::default()
         }],
+        disk_io: vec![],
     };
     runtime.state.lock().unwrap().stats.push(stats);
 }
@@ -141,8 +150,10 @@ async fn the_summary_of_stats() {
 async fn lines_of_pod(served: &Served, path: &str) -> String {
     let (code, page) = served.get(path).await;
     assert_eq!(code, StatusCode::OK);
-    let lines: Vec<&str> = page.lines().filter(|l| l.contains("pod=\"p\"")).collect();
-    lines.join("\n")
+    // File systems are the machine's.
+    let own = ["container_fs_inodes", "container_fs_limit", "container_fs_usage"];
+    let of_pod = |l: &&str| l.contains("pod=\"p\"") && !own.iter().any(|family| l.starts_with(family));
+    page.lines().filter(of_pod).collect::<Vec<_>>().join("\n")
 }
 
 #[tokio::test]
@@ -216,6 +227,9 @@ async fn metrics_of_what_is_used() {
     }
     let (_, page) = served.get("/metrics/cadvisor").await;
     assert!(page.contains("container_memory_working_set_bytes{container=\"\",id=\"/\","), "{page}");
+    for family in ["limit_bytes", "usage_bytes", "inodes_free", "inodes_total"] {
+        assert!(page.contains(&format!("container_fs_{family}{{container=\"\",device=\"")), "{page}");
+    }
     let asked =
         served.fake.runtime.state.lock().unwrap().calls.iter().filter(|c| c.starts_with("stats")).count();
     assert_eq!(asked, 1, "one reading serves all pages of a second");
