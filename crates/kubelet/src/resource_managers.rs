@@ -11,6 +11,7 @@
 mod assign;
 pub mod cpu;
 pub mod cpu_set;
+mod distribute;
 pub mod hints;
 pub mod memory;
 pub mod topology;

@@ -5,7 +5,7 @@
 //! Invariants: no processor is given to two containers that run at a time; reserved processors are given to none; an assignment is on
 //! disk before it has an effect, and a restart keeps it.
 
-use super::assign;
+use super::assign::{self, Preferences};
 use super::cpu_set::CpuSet;
 use super::hints::{Hint, NumaMask, ResourceHints};
 use super::topology::Topology;
@@ -27,6 +27,17 @@ pub struct CpuOptions {
     pub whole_cores: bool,
     /// `strict-cpu-reservation`: reserved processors are not shared either.
     pub strict_reservation: bool,
+    /// `distribute-cpus-across-numa`: evenly from NUMA nodes when one is not enough.
+    pub across_numa: bool,
+    /// `prefer-align-cpus-by-uncorecache`: of as few caches of the last level as can be.
+    pub align_caches: bool,
+}
+
+impl CpuOptions {
+    fn preferences(self, topology: &Topology) -> Preferences {
+        let group = if self.whole_cores { topology.threads_per_core() } else { 1 };
+        Preferences { caches: self.align_caches, numa_groups: self.across_numa.then_some(group) }
+    }
 }
 
 /// A container that cannot have the processors that it asks for: reason and message.
@@ -89,7 +100,7 @@ impl CpuManager {
         let reserved = match reserve {
             Ok(named) if named.0.is_subset(&all.0) => named,
             Ok(named) => return Err(format!("unable to reserve CPUs {named}: this machine has {all}")),
-            Err(count) => assign::take(&topology, &all, count)?,
+            Err(count) => assign::take(&topology, &all, count, options.preferences(&topology))?,
         };
         if reserved.is_empty() {
             return Err("[cpumanager] unable to determine reserved CPU resources for static policy: the static policy requires systemreserved.cpu + kubereserved.cpu to be greater than zero".to_owned());
@@ -293,12 +304,14 @@ impl CpuManager {
             ("UnexpectedAdmissionError", format!("Allocate failed due to {error}, which is unexpected"))
         };
         let available = self.available(&self.reusable(pod, container));
+        let preferences = self.options.preferences(&self.topology);
+        let take = |from: &CpuSet, count| assign::take(&self.topology, from, count, preferences);
         let mut taken = CpuSet::default();
         if let Some(nodes) = hint.nodes {
             let aligned = self.topology.of(&available, |info| nodes.has(info.numa));
-            taken = assign::take(&self.topology, &aligned, count.min(aligned.len())).map_err(unexpected)?;
+            taken = take(&aligned, count.min(aligned.len())).map_err(unexpected)?;
         }
-        let rest = assign::take(&self.topology, &available.without(&taken), count - taken.len());
+        let rest = take(&available.without(&taken), count - taken.len());
         taken = taken.union(&rest.map_err(unexpected)?);
         let before = (self.shared.clone(), self.assigned.clone());
         self.shared = self.shared.without(&taken);

@@ -16,6 +16,8 @@ pub struct CpuInfo {
     pub socket: u32,
     /// The NUMA node.
     pub numa: u32,
+    /// The cache of the last level that it shares with a part of its NUMA node; its socket where there is none such.
+    pub cache: u32,
 }
 
 /// The processors of a machine that are online.
@@ -40,13 +42,13 @@ impl Topology {
         for cpu in list("cpu/online")?.0 {
             let socket = text(&format!("cpu/cpu{cpu}/topology/physical_package_id"))?;
             let threads = list(&format!("cpu/cpu{cpu}/topology/thread_siblings_list"))?;
-            let info = CpuInfo {
-                core: threads.0.first().copied().unwrap_or(cpu),
-                // The kernel says -1 where it does not know.
-                socket: socket.trim().parse().unwrap_or(0),
-                numa: nodes.get(&cpu).copied().unwrap_or(0),
-            };
-            found.insert(cpu, info);
+            // The kernel says -1 where it does not know.
+            let socket = socket.trim().parse().unwrap_or(0);
+            let numa = nodes.get(&cpu).copied().unwrap_or(0);
+            let of_node = nodes.values().filter(|node| **node == numa).count();
+            let cache = cache(&system.join(format!("cpu/cpu{cpu}/cache")), of_node).unwrap_or(socket);
+            let core = threads.0.first().copied().unwrap_or(cpu);
+            found.insert(cpu, CpuInfo { core, socket, numa, cache });
         }
         Ok(Topology(found))
     }
@@ -95,6 +97,26 @@ impl Topology {
     }
 }
 
+/// Levels of caches that a core has for itself.
+const OWN_LEVELS: u32 = 2;
+/// Caches of a processor, at most.
+const MOST_CACHES: u32 = 16;
+
+/// The number of the cache beyond a core's own that some processors of a NUMA node share; `None` when all of them do, or where the kernel
+/// does not tell, as in virtual machines.
+fn cache(directory: &Path, of_node: usize) -> Option<u32> {
+    (0..MOST_CACHES).find_map(|index| {
+        let text = |file: &str| {
+            let text = std::fs::read_to_string(directory.join(format!("index{index}/{file}"))).ok()?;
+            Some(text.trim().to_owned())
+        };
+        let level: u32 = text("level")?.parse().ok()?;
+        let shared = CpuSet::parse(&text("shared_cpu_list")?).ok()?;
+        let id = text("id")?.parse().ok()?;
+        (level > OWN_LEVELS && shared.len() != of_node).then_some(id)
+    })
+}
+
 #[cfg(test)]
 pub(crate) mod tests {
     use super::*;
@@ -111,6 +133,7 @@ pub(crate) mod tests {
             core,
             socket: core / (nodes_per_socket * cores_per_node),
             numa: core / cores_per_node,
+            cache: core / (nodes_per_socket * cores_per_node),
         };
         Topology((0..threads).flat_map(|t| (0..cores).map(move |c| (t * cores + c, info(c)))).collect())
     }
@@ -135,5 +158,14 @@ pub(crate) mod tests {
         assert_eq!(read, machine(2, 1, 1, 2));
         assert_eq!((read.threads_per_core(), read.numa_nodes().len(), read.sockets().len()), (2, 2, 2));
         assert!(Topology::read(&dir.path().join("absent")).is_err());
+        // One of each NUMA node's processors has a cache with another number; those that a whole node shares have none.
+        for (cpu, shared) in [(0, "0"), (1, "1,3"), (2, "2")] {
+            write(&format!("cpu/cpu{cpu}/cache/index0/level"), "3\n");
+            write(&format!("cpu/cpu{cpu}/cache/index0/shared_cpu_list"), shared);
+            write(&format!("cpu/cpu{cpu}/cache/index0/id"), &format!("{}\n", cpu + 7));
+        }
+        let caches: Vec<u32> =
+            Topology::read(dir.path()).unwrap().0.values().map(|info| info.cache).collect();
+        assert_eq!(caches, [7, 1, 9, 1]);
     }
 }

@@ -75,7 +75,8 @@ fn whole_processors_of_guaranteed_pods_are_their_own() {
 #[test]
 fn whole_cores_only() {
     let dir = tempfile::tempdir().unwrap();
-    let mut manager = open(dir.path(), CpuOptions { whole_cores: true, strict_reservation: true });
+    let mut manager =
+        open(dir.path(), CpuOptions { whole_cores: true, strict_reservation: true, ..CpuOptions::default() });
     let mut shown: Vec<String> = [("odd", "3"), ("much", "8"), ("fits", "4"), ("more", "4")]
         .into_iter()
         .map(|(uid, cpu)| {
