@@ -5,15 +5,19 @@
 //! Source: upstream's `pkg/kubelet/apis/config/types.go` and `validation`.
 
 mod dns;
+mod eviction;
+mod reservations;
+mod shutdown;
 
 pub use dns::DnsConfiguration;
 
 use crate::node::Housekeeping;
-use crate::node::eviction::thresholds::{EvictionSettings, Signal, Statements, Threshold};
+use crate::node::allocatable::Reservations;
+use crate::node::eviction::thresholds::{Signal, Statements, Threshold};
+use crate::node::shutdown::plan::GracePeriod;
 use crate::pods::backoff::RestartDelays;
 use crate::pods::sysctls::AllowedSysctls;
 use crate::resource_managers::cpu::CpuOptions;
-use crate::resource_managers::cpu_set::CpuSet;
 use crate::resource_managers::hints::TopologyPolicy;
 use crate::resource_managers::memory::MemoryOptions;
 use crate::resource_managers::memory::table::Reserved;
@@ -29,8 +33,6 @@ use thiserror::Error;
 
 const VERSION: &str = "kubelet.config.k8s.io/v1beta1";
 const KIND: &str = "KubeletConfiguration";
-/// Resources that can be reserved here; upstream has `pid` too, which is not limited for pods as a whole.
-const RESERVED: [&str; 3] = ["cpu", "memory", "ephemeral-storage"];
 
 /// Why a configuration cannot be used.
 #[derive(Debug, Error)]
@@ -62,14 +64,16 @@ pub struct Configuration {
     pub managers: Settings,
     /// Pods that the node takes; `None` for the default.
     pub max_pods: Option<u32>,
-    /// What pods may not use: thousandths for `cpu`, else units.
-    pub reserved: BTreeMap<String, i64>,
+    /// What pods may not use.
+    pub reservations: Reservations,
     /// The sysctls that pods may set.
     pub sysctls: AllowedSysctls,
     /// The longest delay before a container that exits is started again (KEP-4603).
     pub restart_delays: RestartDelays,
     /// Resolvers of pods.
     pub dns: DnsConfiguration,
+    /// How long pods get to end when the node shuts down, the lowest priority first; empty for no time at all.
+    pub shutdown: Vec<GracePeriod>,
 }
 
 #[derive(Deserialize)]
@@ -93,6 +97,13 @@ struct File {
     eviction_minimum_reclaim: Option<Statements>,
     eviction_max_pod_grace_period: Option<i64>,
     eviction_pressure_transition_period: Option<String>,
+    merge_default_eviction_settings: Option<bool>,
+    enforce_node_allocatable: Option<Vec<String>>,
+    system_reserved_cgroup: Option<String>,
+    kube_reserved_cgroup: Option<String>,
+    shutdown_grace_period: Option<String>,
+    shutdown_grace_period_critical_pods: Option<String>,
+    shutdown_grace_period_by_pod_priority: Option<Vec<shutdown::PodPriorityPeriod>>,
     cpu_manager_policy: Option<String>,
     cpu_manager_policy_options: Option<BTreeMap<String, String>>,
     memory_manager_policy: Option<String>,
@@ -149,40 +160,20 @@ pub fn parse(text: &str) -> Result<Configuration, String> {
     }
     let gates = file.feature_gates.iter().flatten().map(|(name, on)| format!("{name}={on}"));
     kaji_meta::Features::parse(gates).map_err(|error| format!("featureGates: {error}"))?;
-    let mut reserved = BTreeMap::new();
-    for (field, amounts) in [("systemReserved", &file.system_reserved), ("kubeReserved", &file.kube_reserved)]
-    {
-        for (name, text) in amounts.iter().flatten() {
-            let known = RESERVED.contains(&name.as_str());
-            let amount = Quantity::parse(text).ok().filter(|q| known && q.sign() >= 0);
-            let amount =
-                amount.ok_or_else(|| format!("{field}: {name}: {text:?} is not supported: {RESERVED:?}"))?;
-            *reserved.entry(name.clone()).or_default() +=
-                if name == "cpu" { amount.milli_value() } else { amount.value() };
-        }
-    }
-    let reserved_cpus = match file.reserved_system_cpus.as_deref().unwrap_or_default() {
-        "" => None,
-        text => Some(
-            CpuSet::parse(text).map_err(|error| format!("unable to parse reservedSystemCPUs: {error}"))?,
-        ),
-    };
-    if let Some(cpus) = &reserved_cpus {
-        // The named processors stand for what is reserved of them.
-        reserved.insert("cpu".to_owned(), i64::try_from(cpus.len() * 1000).unwrap_or(i64::MAX));
-    }
+    let reserved_cpus = reservations::reserved_cpus(&file)?;
     let housekeeping = housekeeping(&file)?;
+    let reservations = reservations::parse(&file, reserved_cpus.as_ref(), &housekeeping.eviction.thresholds)?;
     let hard = |t: &&Threshold| t.signal == Signal::MemoryAvailable && t.is_hard();
     let memory = memory_reservations(&file)?.map(|kept| MemoryOptions {
         reserved: kept,
-        expected: reserved.get("memory").map_or(0, |bytes| u64::try_from(*bytes).unwrap_or(0)),
+        expected: u64::try_from(reservations.total("memory")).unwrap_or(0),
         eviction: housekeeping.eviction.thresholds.iter().find(hard).map(|t| t.least),
     });
     let managers = Settings {
         memory,
         cpu: cpu_options(&file)?,
         reserved_cpus,
-        reserved_milli: reserved.get("cpu").copied().unwrap_or(0),
+        reserved_milli: reservations.total("cpu"),
         policy: topology_policy(&file)?,
         scope: match file.topology_manager_scope.as_deref().unwrap_or_default() {
             "" | "container" => Scope::Container,
@@ -193,9 +184,19 @@ pub fn parse(text: &str) -> Result<Configuration, String> {
     let sysctls = AllowedSysctls::with(file.allowed_unsafe_sysctls.as_deref().unwrap_or_default())?;
     let max_pods = file.max_pods.filter(|n| *n > 0);
     let restart_delays = restart_delays(&file)?;
+    let shutdown = shutdown::parse(&file)?;
     let servers = file.cluster_dns.as_deref().unwrap_or_default();
     let dns = DnsConfiguration::new(file.cluster_domain.as_deref(), servers, file.resolv_conf.as_deref())?;
-    Ok(Configuration { housekeeping, managers, max_pods, reserved, sysctls, restart_delays, dns })
+    Ok(Configuration {
+        housekeeping,
+        managers,
+        max_pods,
+        reservations,
+        sysctls,
+        restart_delays,
+        dns,
+        shutdown,
+    })
 }
 
 fn restart_delays(file: &File) -> Result<RestartDelays, String> {
@@ -228,10 +229,8 @@ fn cpu_options(file: &File) -> Result<Option<CpuOptions>, String> {
                     "CPU Manager Policy Alpha-level Options not enabled, but option {name:?} provided"
                 ));
             }
-            "distribute-cpus-across-numa" | "prefer-align-cpus-by-uncorecache" if value => {
-                return Err(format!("CPU Manager Policy option {name:?} is not supported by this kubelet"));
-            }
-            "distribute-cpus-across-numa" | "prefer-align-cpus-by-uncorecache" => {}
+            "distribute-cpus-across-numa" => options.across_numa = value,
+            "prefer-align-cpus-by-uncorecache" => options.align_caches = value,
             _ => return Err(format!("unknown CPU Manager Policy option: {name:?}")),
         }
     }
@@ -323,38 +322,7 @@ fn housekeeping(file: &File) -> Result<Housekeeping, String> {
     if let Some(text) = &file.image_maximum_age {
         images.max_age = age("imageMaximumGCAge", text)?;
     }
-    let none = Statements::new();
-    if file.eviction_hard.is_some() || file.eviction_soft.is_some() {
-        let mut grace = BTreeMap::new();
-        for (signal, text) in file.eviction_soft_grace_period.iter().flatten() {
-            grace.insert(signal.clone(), time("evictionSoftGracePeriod", text)?);
-        }
-        let usual: Statements = [
-            ("memory.available", "100Mi"),
-            ("nodefs.available", "10%"),
-            ("nodefs.inodesFree", "5%"),
-            ("imagefs.available", "15%"),
-            ("imagefs.inodesFree", "5%"),
-        ]
-        .map(|(signal, least)| (signal.to_owned(), least.to_owned()))
-        .into();
-        // As upstream: hard thresholds replace the usual ones as a whole.
-        let hard = file.eviction_hard.as_ref().unwrap_or(&usual);
-        let (soft, reclaim) = (&file.eviction_soft, &file.eviction_minimum_reclaim);
-        let reclaim = reclaim.as_ref().unwrap_or(&none);
-        settings.eviction = EvictionSettings::parse(hard, soft.as_ref().unwrap_or(&none), &grace, reclaim)
-            .map_err(|error| error.to_string())?;
-    } else if file.eviction_soft_grace_period.is_some() || file.eviction_minimum_reclaim.is_some() {
-        return Err(
-            "evictionSoftGracePeriod and evictionMinimumReclaim need evictionHard or evictionSoft".into()
-        );
-    }
-    if let Some(seconds) = file.eviction_max_pod_grace_period {
-        settings.eviction.most_pod_grace = seconds;
-    }
-    if let Some(text) = &file.eviction_pressure_transition_period {
-        settings.eviction.transition = time("evictionPressureTransitionPeriod", text)?;
-    }
+    settings.eviction = eviction::parse(file)?;
     Ok(settings)
 }
 
@@ -362,6 +330,7 @@ fn housekeeping(file: &File) -> Result<Housekeeping, String> {
 mod tests {
     use super::*;
     use crate::node::eviction::thresholds::Amount;
+    use crate::resource_managers::cpu_set::CpuSet;
 
     fn of(rest: &str) -> Result<Configuration, String> {
         parse(&format!("apiVersion: {VERSION}\nkind: {KIND}\n{rest}"))
@@ -387,11 +356,12 @@ mod tests {
         .unwrap();
         assert_eq!(Some(found.restart_delays), RestartDelays::up_to(Duration::from_secs(5)));
         let managers = &found.managers;
-        assert_eq!(managers.cpu, Some(CpuOptions { whole_cores: true, strict_reservation: false }));
+        assert_eq!(managers.cpu, Some(CpuOptions { whole_cores: true, ..CpuOptions::default() }));
         assert_eq!((managers.policy, managers.scope), (TopologyPolicy::SingleNumaNode, Scope::Pod));
         assert_eq!((managers.reserved_milli, found.max_pods), (1500, Some(20)));
-        let reserved: Vec<i64> = found.reserved.values().copied().collect();
+        let reserved = ["cpu", "ephemeral-storage", "memory"].map(|name| found.reservations.total(name));
         assert_eq!(reserved, [1500, 1_000_000_000, 1 << 30]);
+        assert_eq!(found.reservations.eviction, [("memory", Amount::Part(0.05))].into());
         let settings = &found.housekeeping;
         assert_eq!((settings.logs.max_bytes, settings.logs.max_files), (1 << 20, 3));
         assert_eq!((settings.images.high_percent, settings.images.low_percent), (70, 60));
@@ -399,7 +369,28 @@ mod tests {
         let named =
             of("cpuManagerPolicy: static\nreservedSystemCPUs: 0,2\nkubeReserved: {cpu: '1'}").unwrap();
         assert_eq!(named.managers.reserved_cpus, Some(CpuSet([0, 2].into())));
-        assert_eq!(named.reserved["cpu"], 2000);
+        assert_eq!(named.reservations.total("cpu"), 2000);
+        let merged = of("evictionHard: {memory.available: 5%}\nmergeDefaultEvictionSettings: true").unwrap();
+        assert_eq!(merged.housekeeping.eviction.thresholds.len(), 6);
+        let reclaiming =
+            of("evictionMinimumReclaim: {nodefs.available: 1Gi}\nevictionPressureTransitionPeriod: 0s");
+        let reclaiming = reclaiming.unwrap().housekeeping.eviction;
+        assert_eq!(reclaiming.thresholds.iter().filter(|t| t.reclaim.is_some()).count(), 1);
+        assert_eq!(reclaiming.transition, Duration::from_secs(300));
+        let enforcing = of("enforceNodeAllocatable: [pods, system-reserved-compressible]\nsystemReserved: {cpu: 100m, pid: '1000'}\n\
+             systemReservedCgroup: /system.slice")
+        .unwrap()
+        .reservations;
+        assert_eq!((enforcing.enforced.len(), enforcing.total("pid")), (2, 1000));
+        assert!(of("enforceNodeAllocatable: [none]").unwrap().reservations.enforced.is_empty());
+        let shutdown = of("shutdownGracePeriod: 30s\nshutdownGracePeriodCriticalPods: 10s").unwrap().shutdown;
+        assert_eq!(shutdown.iter().map(|p| p.seconds).collect::<Vec<_>>(), [20, 10]);
+        let options = "{distribute-cpus-across-numa: 'true', prefer-align-cpus-by-uncorecache: 'true'}";
+        let cpu = of(&format!("cpuManagerPolicy: static\ncpuManagerPolicyOptions: {options}"))
+            .unwrap()
+            .managers
+            .cpu;
+        assert!(cpu.is_some_and(|cpu| cpu.across_numa && cpu.align_caches));
         let bound =
             of("memoryManagerPolicy: Static\nreservedMemory: [{numaNode: 1, limits: {memory: 612Mi}}]\n\
              systemReserved: {memory: 512Mi}")
@@ -422,12 +413,22 @@ mod tests {
             "cpuManagerPolicy: dynamic",
             "cpuManagerPolicyOptions: {full-pcpus-only: 'true'}",
             "cpuManagerPolicy: static\ncpuManagerPolicyOptions: {align-by-socket: 'true'}",
-            "cpuManagerPolicy: static\ncpuManagerPolicyOptions: {distribute-cpus-across-numa: 'true'}",
+            "cpuManagerPolicy: static\ncpuManagerPolicyOptions: {distribute-cpus-across-numa: evenly}",
             "cpuManagerPolicyOptions: {x: 'true'}",
             "topologyManagerPolicy: x",
             "topologyManagerScope: node",
             "reservedSystemCPUs: a",
-            "kubeReserved: {pid: '1'}",
+            "kubeReserved: {pods: '1'}",
+            "systemReserved: {pid: many}",
+            "systemReserved: {memory: '-1'}",
+            "enforceNodeAllocatable: [none, pods]",
+            "enforceNodeAllocatable: [system]",
+            "enforceNodeAllocatable: [pods, system-reserved]",
+            "enforceNodeAllocatable: [kube-reserved, kube-reserved-compressible]\nkubeReservedCgroup: /k",
+            "reservedSystemCPUs: '0'\nkubeReservedCgroup: /kube.slice",
+            "shutdownGracePeriod: 500ms",
+            "shutdownGracePeriod: 10s\nshutdownGracePeriodCriticalPods: 20s",
+            "shutdownGracePeriod: 10s\nshutdownGracePeriodByPodPriority: [{priority: 0, shutdownGracePeriodSeconds: 5}]",
             "containerLogMaxFiles: 1",
             "imageGCHighThresholdPercent: 10",
             "evictionSoft: {memory.available: 10%}",
@@ -446,12 +447,22 @@ mod tests {
             unknown policy: "dynamic"
             None policy: received unsupported options
             CPU Manager Policy Alpha-level Options not enabled, but option "align-by-socket" provided
-            CPU Manager Policy option "distribute-cpus-across-numa" is not supported by this kubelet
+            bad value for option "distribute-cpus-across-numa": "evenly"
             unknown CPU Manager Policy option: "x"
             unknown policy: "x"
             unknown scope: "node"
             unable to parse reservedSystemCPUs: "a" is no number of a processor
-            kubeReserved: pid: "1" is not supported: ["cpu", "memory", "ephemeral-storage"]
+            cannot reserve "pods" resource
+            failed to parse quantity "many" for "pid" resource: quantities must match the regular expression '^([+-]?[0-9.]+)([eEinumkKMGTP]*[-+]?[0-9]*)$'
+            resource quantity for "memory" cannot be negative: -1
+            invalid configuration: enforceNodeAllocatable (--enforce-node-allocatable) may not contain additional enforcements when "none" is specified
+            invalid configuration: option "system" specified for enforceNodeAllocatable (--enforce-node-allocatable). Valid options are "pods", "system-reserved", "system-reserved-compressible", "kube-reserved", "kube-reserved-compressible", or "none"
+            invalid configuration: systemReservedCgroup (--system-reserved-cgroup) must be specified when "system-reserved" contained in enforceNodeAllocatable (--enforce-node-allocatable)
+            invalid configuration: both "kube-reserved" and "kube-reserved-compressible" cannot be specified in enforceNodeAllocatable (--enforce-node-allocatable)
+            invalid configuration: can't use reservedSystemCPUs (--reserved-cpus) with systemReservedCgroup (--system-reserved-cgroup) or kubeReservedCgroup (--kube-reserved-cgroup)
+            invalid configuration: shutdownGracePeriod 500ms must be either zero or otherwise >= 1 sec
+            invalid configuration: shutdownGracePeriodCriticalPods 20s must be <= shutdownGracePeriod 10s
+            invalid configuration: Cannot specify both shutdownGracePeriodByPodPriority and shutdownGracePeriod at the same time
             invalid configuration: containerLogMaxFiles (--container-log-max-files) 1 must be greater than 1
             invalid configuration: imageGCLowThresholdPercent (--image-gc-low-threshold) 80 must be less than imageGCHighThresholdPercent (--image-gc-high-threshold) 10
             grace period must be specified for the soft eviction threshold memory.available

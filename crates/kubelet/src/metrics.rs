@@ -38,6 +38,9 @@ pub struct KubeletMetrics {
     state: Mutex<State>,
     /// Seconds since the epoch when the runtime was listed last; 0 before.
     listed_at: AtomicI64,
+    /// The same of the last graceful shutdown of the node.
+    shutdown_began_at: AtomicI64,
+    shutdown_ended_at: AtomicI64,
 }
 
 fn sorted(labels: &[(&str, &str)]) -> String {
@@ -95,6 +98,14 @@ impl KubeletMetrics {
         self.listed_at.store(now.as_second(), Ordering::Relaxed);
     }
 
+    /// When the last graceful shutdown of the node began and ended.
+    pub(crate) fn shut_down(&self, began: Option<Timestamp>, ended: Option<Timestamp>) {
+        // A time before the epoch is upstream's form of none.
+        let seconds = |at: Option<Timestamp>| at.map_or(0, |at| at.as_second().max(0));
+        self.shutdown_began_at.store(seconds(began), Ordering::Relaxed);
+        self.shutdown_ended_at.store(seconds(ended), Ordering::Relaxed);
+    }
+
     /// Ends the series of a pod.
     pub(crate) fn forget_pod(&self, namespace: &str, name: &str) {
         let own = kaji_exposition::labels(&[("namespace", namespace), ("pod", name)]);
@@ -117,6 +128,13 @@ impl KubeletMetrics {
         let listed_at = self.listed_at.load(Ordering::Relaxed);
         if listed_at != 0 {
             page.single(families::LISTED_AT, listed_at as f64);
+        }
+        let (began, ended) = (&self.shutdown_began_at, &self.shutdown_ended_at);
+        let began = began.load(Ordering::Relaxed);
+        // Sets of other subjects, probes for example, have none.
+        if began != 0 {
+            page.single(families::SHUTDOWN_BEGAN, began as f64);
+            page.single(families::SHUTDOWN_ENDED, ended.load(Ordering::Relaxed) as f64);
         }
         let state = self.state();
         for (what, counts) in state.counters.values() {
@@ -219,5 +237,22 @@ mod tests {
         let state = metrics.state();
         assert_eq!(state.series, MOST);
         assert_eq!(state.counters[RUNTIME_OPERATIONS.0.name].1["{operation_type=\"0\"}"], 2);
+    }
+
+    #[test]
+    fn the_last_shutdown_is_shown() {
+        let metrics = KubeletMetrics::default();
+        let shown = || {
+            let mut page = Page::default();
+            metrics.add(&mut page);
+            let page = page.finish();
+            page.lines().filter(|line| !line.starts_with('#')).collect::<Vec<_>>().join("\n")
+        };
+        assert_eq!(shown(), "");
+        metrics.shut_down(Some(Timestamp::UNIX_EPOCH + jiff::SignedDuration::from_secs(9)), None);
+        assert_eq!(
+            shown(),
+            "kubelet_graceful_shutdown_end_time_seconds 0\nkubelet_graceful_shutdown_start_time_seconds 9"
+        );
     }
 }

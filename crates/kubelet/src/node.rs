@@ -4,6 +4,7 @@
 //! and the API does not show is stopped, but not before the API's list is complete.
 
 mod admit;
+pub mod allocatable;
 mod allocations;
 mod api;
 mod cgroups;
@@ -15,6 +16,7 @@ mod mirror_pods;
 mod objects;
 mod report;
 mod resource_claims;
+pub mod shutdown;
 pub mod static_pods;
 pub mod usage;
 
@@ -42,24 +44,22 @@ use crate::server::{KubeletServerConfig, NodeApi};
 use crate::volumes::{Mounter, VolumeManager};
 use allocations::Allocations;
 use api::{Facts, KubeletApi};
-use eviction::EvictionManager;
-use eviction::assess::Memory;
-use eviction::observe::{KernelSensors, NodeDisks, Sensors};
 use eviction::rank::Eviction;
 use eviction::thresholds::Pressure;
 use futures_util::StreamExt;
-use image_gc::ImageCollector;
 use kaji_containers::{
     ContainerFilter, ContainerRuntime, ContainerState, ImageService, PodSandboxFilter, PodSandboxInfo,
 };
 use kaji_runtime::objects::Service;
 use kaji_runtime::{Client, Informer, Informers, Recorder, Shared};
+use shutdown::plan::GracePeriod;
+use shutdown::{NodeShutdown, Termination};
 use static_pods::{Manifests, StaticPods};
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::fs::DirBuilder;
 use std::net::{IpAddr, SocketAddr};
 use std::os::unix::fs::DirBuilderExt;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::{Notify, mpsc, watch};
@@ -105,6 +105,8 @@ pub struct NodeParts {
     pub housekeeping: Housekeeping,
     /// Static pods; without it there are none.
     pub manifests: Option<Manifests>,
+    /// How long pods get to end when the machine shuts down; empty for no time at all.
+    pub shutdown: Vec<GracePeriod>,
 }
 
 /// The kubelet's HTTPS API of a node.
@@ -132,6 +134,8 @@ enum DispatcherEvent {
     List,
     /// A pod is to be evicted.
     Evict(Eviction),
+    /// A pod is to be ended.
+    Terminate(Termination),
 }
 
 struct Dispatcher {
@@ -182,54 +186,74 @@ pub async fn run(
         sources: Arc::new(ApiSources::new(client.clone(), shared.clock.clone())),
         facts: Arc::new(facts),
         cgroups: parts.cgroups,
+        shutdown: NodeShutdown::default(),
         clock: shared.clock.clone(),
         random: shared.random.clone(),
         config: parts.config,
     });
     make_root(&cx.config.root_dir);
     let (events, queue) = mpsc::channel(MAX_EVENTS);
-    let changed = events.clone();
-    pods.handle(move |_| {
-        // A queue that is full holds the same event already.
-        let _ = changed.try_send(DispatcherEvent::Pods);
-    });
+    dispatch_changes(&pods, events.clone());
     let mut tasks = JoinSet::new();
     tasks.spawn(follow_runtime(cx.clone(), events.clone()));
     tasks.spawn(log_rotation::run(cx.clone(), parts.housekeeping.logs));
     start_plugins(&cx, &client, &informers, &mut tasks);
     if let Some(server) = parts.server {
-        let api =
-            Arc::new(NodeApi::new(cx.clone(), Arc::new(BoundPods(pods.clone())), parts.housekeeping.clone()));
-        let (client, stop, node) = (client.clone(), stop.clone(), cx.config.node_name.clone());
-        let address = SocketAddr::new(server.address, KUBELET_PORT);
-        tasks.spawn(async move { server.config.run(&node, address, client, api, stop).await });
+        tasks.spawn(serve(
+            server,
+            cx.clone(),
+            client.clone(),
+            pods.clone(),
+            parts.housekeeping.clone(),
+            stop.clone(),
+        ));
     }
     let (pressures, shown) = watch::channel(BTreeSet::new());
-    tasks.spawn(keep_order(cx.clone(), parts.housekeeping, pods.clone(), events.clone(), pressures));
-    tasks.spawn(report::run(cx.clone(), client.clone(), parts.machine, shown.clone(), stop.clone()));
+    tasks.spawn(housekeeping::keep_order(
+        cx.clone(),
+        parts.housekeeping,
+        pods.clone(),
+        events.clone(),
+        pressures,
+    ));
+    tasks.spawn(report::run(cx.clone(), client.clone(), parts.machine.clone(), shown.clone(), stop.clone()));
     let statics = match parts.manifests {
         Some(manifests) => follow_manifests(&cx, manifests, &mut tasks),
         None => watch::channel(StaticPods::default()).1,
     };
+    shutdown::start(&cx, parts.shutdown, &pods, &statics, &events, &mut tasks);
     resource_claims::start(&cx, &pods, &statics, events, &mut tasks);
     tasks.spawn(admit::keep_processors(cx.clone(), pods.clone(), statics.clone()));
+    tasks.spawn(allocatable::keep(cx.clone(), parts.machine, pods.clone(), statics.clone()));
     tasks.spawn(mirror_pods::run(cx.clone(), client, statics.clone(), pods.clone()));
-    let dispatcher = Dispatcher {
-        statics,
-        allocations: Allocations::default(),
-        complete: false,
-        last_list: None,
-        cx,
-        pods,
-        workers: BTreeMap::new(),
-        tasks: JoinSet::new(),
-        listed: BTreeMap::new(),
-        pressures: shown,
-    };
+    let dispatcher = Dispatcher::new(cx, pods, statics, shown);
     tokio::select! {
         () = dispatcher.run(queue) => {}
         _ = stop.wait_for(|stop| *stop) => {}
     }
+}
+
+/// Tells the dispatcher of changes of pods.
+fn dispatch_changes(pods: &Informer<FullPod>, events: mpsc::Sender<DispatcherEvent>) {
+    pods.handle(move |_| {
+        // A queue that is full holds the same event already.
+        let _ = events.try_send(DispatcherEvent::Pods);
+    });
+}
+
+/// Serves the kubelet's HTTPS API until `stop` turns true.
+async fn serve(
+    server: NodeServer,
+    cx: Arc<NodeContext>,
+    client: Client,
+    pods: Arc<Informer<FullPod>>,
+    housekeeping: Housekeeping,
+    stop: watch::Receiver<bool>,
+) {
+    let node = cx.config.node_name.clone();
+    let api = Arc::new(NodeApi::new(cx, Arc::new(BoundPods(pods)), housekeeping));
+    let address = SocketAddr::new(server.address, KUBELET_PORT);
+    server.config.run(&node, address, client, api, stop).await;
 }
 
 /// Makes the kubelet's directory: the disk that it is on is observed from then on.
@@ -280,56 +304,6 @@ fn follow_manifests(
     statics
 }
 
-/// Removes images that nothing uses, and evicts pods when the node runs short of something.
-async fn keep_order(
-    cx: Arc<NodeContext>,
-    housekeeping: Housekeeping,
-    pods: Arc<Informer<FullPod>>,
-    events: mpsc::Sender<DispatcherEvent>,
-    pressures: watch::Sender<BTreeSet<Pressure>>,
-) {
-    let images = loop {
-        match cx.images.filesystems().await {
-            Ok(found) => break found.images.first().map(|f| PathBuf::from(&f.mountpoint)),
-            Err(error) => tracing::warn!(%error, "where images are is not known yet"),
-        }
-        kaji_runtime::time::sleep(&*cx.clock, RELIST).await;
-    };
-    let node = cx.config.root_dir.clone();
-    let disks = NodeDisks { images: images.unwrap_or_else(|| node.clone()), node };
-    let dedicated_images = disks.dedicated_images();
-    let image_directory = disks.images.clone();
-    let sensors = Arc::new(KernelSensors { cx: cx.clone(), disks });
-    let (housekeeping, crowded) = housekeeping.on_crowded_disks(&sensors.observe());
-    if crowded {
-        tracing::warn!(
-            "the node's disk is nearly full; thresholds of eviction are lowered to what is left of it"
-        );
-    }
-    let collector = Arc::new(ImageCollector::new(cx.clone(), housekeeping.images, image_directory));
-    let (evictions, mut chosen) = mpsc::channel(MAX_EVENTS);
-    let manager = EvictionManager {
-        settings: housekeeping.eviction,
-        dedicated_images,
-        sensors,
-        images: collector.clone(),
-        pods: Arc::new(BoundPods(pods)),
-        evictions,
-        pressures,
-        memory: Memory::default(),
-        evicted: HashSet::new(),
-        cx,
-    };
-    let forward = async {
-        while let Some(eviction) = chosen.recv().await {
-            if events.send(DispatcherEvent::Evict(eviction)).await.is_err() {
-                return;
-            }
-        }
-    };
-    tokio::join!(collector.run(), manager.run(), forward);
-}
-
 /// The node in events about it.
 fn reference(name: &str) -> serde_json::Value {
     serde_json::json!({"apiVersion": "v1", "kind": "Node", "name": name, "uid": name})
@@ -367,6 +341,26 @@ async fn follow_runtime(cx: Arc<NodeContext>, queue: mpsc::Sender<DispatcherEven
 }
 
 impl Dispatcher {
+    fn new(
+        cx: Arc<NodeContext>,
+        pods: Arc<Informer<FullPod>>,
+        statics: watch::Receiver<StaticPods>,
+        pressures: watch::Receiver<BTreeSet<Pressure>>,
+    ) -> Dispatcher {
+        Dispatcher {
+            statics,
+            allocations: Allocations::default(),
+            complete: false,
+            last_list: None,
+            cx,
+            pods,
+            workers: BTreeMap::new(),
+            tasks: JoinSet::new(),
+            listed: BTreeMap::new(),
+            pressures,
+        }
+    }
+
     async fn run(mut self, mut queue: mpsc::Receiver<DispatcherEvent>) {
         // Static pods need no API.
         self.dispatch().await;
@@ -399,6 +393,7 @@ impl Dispatcher {
                     }
                 }
                 Some(DispatcherEvent::Evict(eviction)) => self.evict(&eviction),
+                Some(DispatcherEvent::Terminate(pod)) => drop(self.end(&pod.uid, pod.ending)),
                 Some(DispatcherEvent::List) => {
                     let began = Instant::now();
                     let listed = self.list().await;
@@ -494,15 +489,9 @@ impl Dispatcher {
         metrics.relisted(self.cx.clock.now());
     }
 
-    /// Ends a pod for good. It fails once its containers have ended.
-    fn evict(&self, eviction: &Eviction) {
-        let Some(worker) = self.workers.get(&eviction.uid) else { return };
-        let ending = Ending {
-            reason: "Evicted".to_owned(),
-            message: eviction.message.clone(),
-            grace: Some(eviction.grace),
-            disruption: eviction.disruption,
-        };
+    /// Ends a pod for good. It fails once its containers have ended. What the events about it name, unless it ends already or is gone.
+    fn end(&self, uid: &str, ending: Ending) -> Option<serde_json::Value> {
+        let worker = self.workers.get(uid)?;
         let ended = worker.desired.send_if_modified(|d| {
             let new = d.refused.is_none() && !d.gone;
             if new {
@@ -510,8 +499,17 @@ impl Dispatcher {
             }
             new
         });
-        if ended {
-            let reference = model::reference(&worker.desired.borrow().pod);
+        ended.then(|| model::reference(&worker.desired.borrow().pod))
+    }
+
+    fn evict(&self, eviction: &Eviction) {
+        let ending = Ending {
+            reason: "Evicted".to_owned(),
+            message: eviction.message.clone(),
+            grace: Some(eviction.grace),
+            disruption: eviction.disruption,
+        };
+        if let Some(reference) = self.end(&eviction.uid, ending) {
             let message = eviction.message.clone();
             self.cx.metrics.count(&families::EVICTIONS, &[("eviction_signal", &eviction.signal)]);
             self.cx.api.record(kaji_runtime::EventRecord::warning(reference, "Evicted", message));

@@ -18,7 +18,9 @@ use kaji_kubelet::configuration::{self, Configuration, ConfigurationError};
 use kaji_kubelet::credential_providers::{CredentialProviders, config::ConfigError};
 use kaji_kubelet::local_path::{self, LocalPathConfig};
 use kaji_kubelet::node::static_pods::Manifests;
-use kaji_kubelet::node::{self, FullNode, FullPod, KernelCgroups, Machine, NodeParts, NodeServer};
+use kaji_kubelet::node::{
+    self, FullNode, FullPod, KernelCgroups, Machine, NodeParts, NodeServer, allocatable,
+};
 use kaji_kubelet::pods::context::{NodeConfig, PodCgroups};
 use kaji_kubelet::pods::sysctls::AllowedSysctls;
 use kaji_kubelet::resource_managers::ResourceManagers;
@@ -96,6 +98,9 @@ pub enum NodeError {
     /// Processors of containers.
     #[error("the kubelet's resource managers: {0}")]
     Managers(String),
+    /// What is kept from pods.
+    #[error("Failed to start ContainerManager: {0}")]
+    Allocatable(String),
     /// Sysctls that pods cannot be allowed to set.
     #[error("--allowed-unsafe-sysctls: {0}")]
     Sysctls(String),
@@ -274,8 +279,11 @@ async fn open(config: &RealNodeConfig) -> Result<Opened, NodeError> {
     };
     let read = Machine::read(data_dir);
     let pods = configuration.max_pods.unwrap_or(read.pods);
-    let machine = Machine { reserved: configuration.reserved, pods, ..read };
+    let machine = Machine { reservations: configuration.reservations, pods, ..read };
     let cgroups = KernelCgroups::detect(Path::new(CGROUPS)).map(|c| Arc::new(c) as Arc<dyn PodCgroups>);
+    allocatable::validate(&machine)
+        .and_then(|()| allocatable::enforce_reserved(cgroups.as_deref(), &machine.reservations))
+        .map_err(NodeError::Allocatable)?;
     let dns = ClusterDns::new(config, &configuration.dns);
     let absolute = std::path::absolute(data_dir).map_err(NodeError::DataDirectory)?;
     let root_dir = kubelet_root::choose(&absolute, config.root_dir.as_deref())?;
@@ -300,7 +308,7 @@ async fn open(config: &RealNodeConfig) -> Result<Opened, NodeError> {
         flag_values: config.flag_values.clone(),
     };
     let mounter = Arc::new(KernelMounter);
-    let housekeeping = configuration.housekeeping;
+    let (housekeeping, shutdown) = (configuration.housekeeping, configuration.shutdown);
     let directory = data_dir.join("kubelet").join("manifests");
     let manifests = Some(Manifests { directory, complete: Arc::new(complete_pod) });
     let parts = NodeParts {
@@ -315,6 +323,7 @@ async fn open(config: &RealNodeConfig) -> Result<Opened, NodeError> {
         server,
         housekeeping,
         manifests,
+        shutdown,
     };
     Ok((parts, network, service, dns, local))
 }

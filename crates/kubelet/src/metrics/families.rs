@@ -169,6 +169,16 @@ pub(crate) const LISTED_AT: Family = Family::gauge(
     "kubelet_pleg_last_seen_seconds",
     "[ALPHA] Timestamp in seconds when PLEG was last seen active.",
 );
+/// When the last graceful shutdown began.
+pub(crate) const SHUTDOWN_BEGAN: Family = Family::gauge(
+    "kubelet_graceful_shutdown_start_time_seconds",
+    "[ALPHA] Last graceful shutdown start time since unix epoch in seconds",
+);
+/// When it ended; 0 while it goes on. Its text is upstream's.
+pub(crate) const SHUTDOWN_ENDED: Family = Family::gauge(
+    "kubelet_graceful_shutdown_end_time_seconds",
+    "[ALPHA] Last graceful shutdown start time since unix epoch in seconds",
+);
 pub(crate) static ORPHANS: Counted = counted(
     "kubelet_orphaned_runtime_pods_total",
     "[ALPHA] Number of pods that have been detected in the container runtime without being already known to the pod worker. This typically indicates the kubelet was restarted while a pod was force deleted in the API or in the local configuration, which is unusual.",

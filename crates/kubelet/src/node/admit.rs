@@ -29,7 +29,8 @@ impl Dispatcher {
         let pressures: Vec<&str> = self.pressures.borrow().iter().map(|p| p.name()).collect();
         let taken = admission::under_pressure(pod, &pressures);
         let taken = taken.and_then(|()| self.cx.config.sysctls.check(pod));
-        let refusal = taken.and_then(|()| admission::admit(pod, &others, &node)).err()?;
+        let taken = taken.and_then(|()| admission::admit(pod, &others, &node));
+        let refusal = taken.and_then(|()| self.cx.shutdown.check()).err()?;
         Some(self.refused(pod, refusal))
     }
 

@@ -2,7 +2,7 @@
 //!
 //! Invariant: a cgroup is removed only when it has no processes: the kernel refuses otherwise.
 
-use crate::pods::context::PodCgroups;
+use crate::pods::context::{CgroupBounds, PodCgroups};
 use kaji_containers::LinuxResources;
 use std::io;
 use std::path::{Path, PathBuf};
@@ -172,6 +172,17 @@ impl KernelCgroups {
         }
     }
 
+    /// The directory of a cgroup in a controller's hierarchy.
+    fn directory(&self, controller: &str, path: &str) -> Option<PathBuf> {
+        let path = path.trim_start_matches('/');
+        match &self.layout {
+            Layout::V1(found) => {
+                found.iter().find(|(name, _)| name == controller).map(|(_, root)| root.join(path))
+            }
+            Layout::V2(root) => Some(root.join(path)),
+        }
+    }
+
     /// The hierarchies in which pods may have a cgroup: other runtimes make them in those without controllers, too.
     fn roots(&self) -> Vec<PathBuf> {
         match &self.layout {
@@ -186,6 +197,29 @@ impl KernelCgroups {
             Layout::V2(root) => vec![root.clone()],
         }
     }
+}
+
+/// What is written for bounds: controller, file, text.
+fn files(unified: bool, bounds: &CgroupBounds) -> Vec<(&'static str, String, String)> {
+    let mut all = vec![];
+    let mut add = |controller, v1: &str, v2: &str, text: String| {
+        all.push((controller, if unified { v2 } else { v1 }.to_owned(), text));
+    };
+    if let Some(shares) = bounds.cpu_shares {
+        let own = if unified { weight(shares) } else { shares.max(2) };
+        add("cpu", "cpu.shares", "cpu.weight", own.to_string());
+    }
+    if let Some(bytes) = bounds.memory {
+        add("memory", "memory.limit_in_bytes", "memory.max", bytes.to_string());
+    }
+    if let Some(processes) = bounds.pids {
+        add("pids", "pids.max", "pids.max", processes.to_string());
+    }
+    for page in &bounds.hugepages {
+        let file = |end: &str| format!("hugetlb.{}.{end}", page.page_size);
+        add("hugetlb", &file("limit_in_bytes"), &file("max"), page.limit.to_string());
+    }
+    all
 }
 
 /// The weight of v2 for shares of v1. Source: KEP-2254.
@@ -276,6 +310,21 @@ impl PodCgroups for KernelCgroups {
         Ok(())
     }
 
+    fn bound(&self, path: &str, bounds: &CgroupBounds) -> Result<Vec<String>, String> {
+        let mut missing = vec![];
+        for (controller, name, text) in files(matches!(self.layout, Layout::V2(_)), bounds) {
+            match self.directory(controller, path).map(|dir| dir.join(&name)).filter(|file| file.exists()) {
+                Some(file) => write(&file, &text).map_err(|e| e.to_string())?,
+                None => missing.push(name),
+            }
+        }
+        Ok(missing)
+    }
+
+    fn exists(&self, path: &str) -> bool {
+        self.directory("cpu", path).is_some_and(|dir| dir.join("cgroup.procs").exists())
+    }
+
     fn pods_memory(&self) -> Option<u64> {
         let (dir, usage, inactive) = match &self.layout {
             Layout::V1(found) => {
@@ -313,6 +362,55 @@ impl PodCgroups for KernelCgroups {
 mod tests {
     use super::*;
     use proptest::prelude::*;
+
+    /// A directory that has a cgroup's files.
+    fn cgroup(dir: &Path, files: &[&str]) {
+        std::fs::create_dir_all(dir).unwrap();
+        files.iter().for_each(|file| std::fs::write(dir.join(file), "").unwrap());
+    }
+
+    #[test]
+    fn bounds_are_written_where_the_kernel_has_them() {
+        let root = tempfile::tempdir().unwrap();
+        let page = kaji_containers::HugepageLimit { page_size: "2MB".into(), limit: 4 << 20 };
+        let bounds = CgroupBounds {
+            cpu_shares: Some(1024),
+            memory: Some(1 << 30),
+            pids: Some(100),
+            hugepages: vec![page],
+        };
+        let v1: Vec<_> = ["cpu", "memory", "pids"].map(|c| (c.to_owned(), root.path().join(c))).into();
+        for (controller, file) in
+            [("cpu", "cpu.shares"), ("memory", "memory.limit_in_bytes"), ("pids", "pids.max")]
+        {
+            cgroup(&root.path().join(controller).join("kubepods"), &[file, "cgroup.procs"]);
+        }
+        cgroup(&root.path().join("v2/kubepods"), &["cpu.weight", "memory.max", "cgroup.procs"]);
+        let mut shown = vec![];
+        for layout in [Layout::V1(v1), Layout::V2(root.path().join("v2"))] {
+            let unified = matches!(layout, Layout::V2(_));
+            let cgroups = KernelCgroups { layout };
+            assert!(cgroups.exists("/kubepods") && !cgroups.exists("/system.slice"));
+            let missing = cgroups.bound("/kubepods", &bounds).unwrap();
+            for (controller, file, _) in
+                files(unified, &bounds).iter().filter(|(_, f, _)| !missing.contains(f))
+            {
+                let file = cgroups.directory(controller, "/kubepods").unwrap().join(file);
+                let text = std::fs::read_to_string(&file).unwrap();
+                shown.push(format!("{}={text}", file.strip_prefix(root.path()).unwrap().display()));
+            }
+            shown.push(format!("missing: {}", missing.join(" ")));
+        }
+        expect_test::expect![[r#"
+            cpu/kubepods/cpu.shares=1024
+            memory/kubepods/memory.limit_in_bytes=1073741824
+            pids/kubepods/pids.max=100
+            missing: hugetlb.2MB.limit_in_bytes
+            v2/kubepods/cpu.weight=39
+            v2/kubepods/memory.max=1073741824
+            missing: pids.max hugetlb.2MB.max"#]]
+        .assert_eq(&shown.join("\n"));
+    }
 
     proptest! {
         #[test]

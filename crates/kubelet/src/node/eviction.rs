@@ -29,6 +29,7 @@ use std::sync::Arc;
 use std::time::Duration;
 use thresholds::{EvictionResource, EvictionSettings, Pressure, Signal};
 use tokio::sync::{mpsc, watch};
+use usage::{DiskLayout, Disks};
 
 /// How often the node is looked at.
 const PERIOD: Duration = Duration::from_secs(10);
@@ -45,8 +46,8 @@ pub struct EvictionManager {
     pub settings: EvictionSettings,
     /// What the node has left.
     pub sensors: Arc<dyn Sensors>,
-    /// Whether images have a file system of their own.
-    pub dedicated_images: bool,
+    /// Where its files are.
+    pub layout: DiskLayout,
     /// Removes images when disks are full.
     pub images: Arc<ImageCollector>,
     /// The node's pods.
@@ -105,7 +106,7 @@ impl EvictionManager {
         let pods = self.active();
         let limited: Vec<Arc<Pod>> = pods.iter().filter(|p| local_storage::is_limited(p)).cloned().collect();
         let usage = observe::pods_usage(&self.cx, &limited).await?;
-        let exceeding = local_storage::exceeding(&limited, &usage, !self.dedicated_images);
+        let exceeding = local_storage::exceeding(&limited, &usage, self.layout.layers_with_volumes());
         if !exceeding.is_empty() {
             return Ok(self.evict(exceeding).await);
         }
@@ -113,11 +114,11 @@ impl EvictionManager {
         let node = super::reference(&self.cx.config.node_name);
         let message = format!("Attempting to reclaim {}", resource.name());
         self.cx.api.record(EventRecord::warning(node, "EvictionThresholdMet", message));
-        if self.reclaims(threshold.signal) && self.reclaim().await {
+        if self.reclaim(reclaims(threshold.signal, self.layout)).await {
             return Ok(vec![]);
         }
         let usage = observe::pods_usage(&self.cx, &pods).await?;
-        let candidates = Candidates { pods: &pods, usage: &usage, dedicated_images: self.dedicated_images };
+        let candidates = Candidates { pods: &pods, usage: &usage, layout: self.layout };
         match candidates.choose(&found.met, &observations, self.settings.most_pod_grace) {
             Some(eviction) => Ok(self.evict(vec![eviction]).await),
             None => {
@@ -142,19 +143,19 @@ impl EvictionManager {
         uids
     }
 
-    /// Whether something else than pods can be removed for a signal.
-    fn reclaims(&self, signal: Signal) -> bool {
-        let disk = matches!(signal.resource(), EvictionResource::EphemeralStorage | EvictionResource::Inodes);
-        let images = matches!(signal, Signal::ImageFsAvailable | Signal::ImageFsInodesFree);
-        disk && (images || !self.dedicated_images)
-    }
-
     /// Removes containers and images that nothing uses. Whether the node is out of pressure then.
-    async fn reclaim(&self) -> bool {
-        if let Err(error) = self.remove_containers().await {
+    async fn reclaim(&self, what: Reclaims) -> bool {
+        if !what.containers && !what.images {
+            return false;
+        }
+        if what.containers
+            && let Err(error) = self.remove_containers().await
+        {
             tracing::warn!(%error, "containers that have ended cannot be removed");
         }
-        if let Err(error) = self.images.remove_unused().await {
+        if what.images
+            && let Err(error) = self.images.remove_unused().await
+        {
             tracing::warn!(%error, "images that nothing uses cannot be removed");
         }
         let sensors = self.sensors.clone();
@@ -200,6 +201,26 @@ impl EvictionManager {
     }
 }
 
+/// What else than pods is removed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Reclaims {
+    containers: bool,
+    images: bool,
+}
+
+/// What else than pods can be removed for a signal. Upstream's `buildSignalToNodeReclaimFuncs`.
+fn reclaims(signal: Signal, layout: DiskLayout) -> Reclaims {
+    let disk = matches!(signal.resource(), EvictionResource::EphemeralStorage | EvictionResource::Inodes);
+    let disks = layout.disks(signal);
+    Reclaims {
+        containers: disk && matches!(disks, Disks::All | Disks::Layers),
+        images: match layout {
+            DiskLayout::Images => disk && disks == Disks::None,
+            _ => disk && disks != Disks::Node,
+        },
+    }
+}
+
 /// The containers that have ended and of which nothing is needed any more: all of pods that are over, and of the others those that
 /// are not the newest of their name. Images that only they use can go then.
 fn unused_containers(all: &[ContainerInfo], live: &HashSet<String>) -> Vec<String> {
@@ -223,6 +244,39 @@ mod tests {
     use super::*;
     use kaji_containers::{ContainerMetadata, ImageSpec};
     use std::collections::BTreeMap;
+
+    #[test]
+    fn what_is_removed_before_pods_is_on_the_disk_that_is_full() {
+        let mut shown = vec![];
+        for layout in [DiskLayout::Shared, DiskLayout::ImagesAndLayers, DiskLayout::Images] {
+            for signal in [
+                Signal::NodeFsAvailable,
+                Signal::ImageFsInodesFree,
+                Signal::ContainerFsAvailable,
+                Signal::MemoryAvailable,
+            ] {
+                let what = reclaims(signal, layout);
+                let names = [(what.containers, "containers"), (what.images, "images")];
+                let names: Vec<_> =
+                    names.into_iter().filter(|(removed, _)| *removed).map(|(_, n)| n).collect();
+                shown.push(format!("{layout:?} {}: {}", signal.name(), names.join(" ")));
+            }
+        }
+        expect_test::expect![[r#"
+            Shared nodefs.available: containers images
+            Shared imagefs.inodesFree: containers images
+            Shared containerfs.available: containers images
+            Shared memory.available: 
+            ImagesAndLayers nodefs.available: 
+            ImagesAndLayers imagefs.inodesFree: containers images
+            ImagesAndLayers containerfs.available: containers images
+            ImagesAndLayers memory.available: 
+            Images nodefs.available: containers
+            Images imagefs.inodesFree: images
+            Images containerfs.available: containers
+            Images memory.available: "#]]
+        .assert_eq(&shown.join("\n"));
+    }
 
     #[test]
     fn the_newest_container_of_a_live_pod_is_kept() {

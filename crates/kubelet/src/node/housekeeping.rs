@@ -1,9 +1,20 @@
-//! What an administrator can set of how a kubelet keeps its node in order, with upstream's defaults.
+//! What an administrator can set of how a kubelet keeps its node in order, with upstream's defaults; and the task that does it.
 
-use super::eviction::assess::{self, Observations};
+use super::eviction::EvictionManager;
+use super::eviction::assess::{self, Memory, Observations};
+use super::eviction::observe::{KernelSensors, NodeDisks, Sensors};
 use super::eviction::thresholds::{Amount, EvictionResource, EvictionSettings, Pressure};
+use super::image_gc::ImageCollector;
 use super::image_gc::plan::Thresholds;
+use super::{BoundPods, DispatcherEvent, FullPod, MAX_EVENTS, RELIST};
+use crate::pods::context::NodeContext;
 use crate::pods::log_rotation::LogLimits;
+use kaji_containers::FilesystemUsage;
+use kaji_runtime::Informer;
+use std::collections::{BTreeSet, HashSet};
+use std::path::PathBuf;
+use std::sync::Arc;
+use tokio::sync::{mpsc, watch};
 
 /// What is kept free at most on a disk that was crowded before the kubelet came: bytes, and inodes.
 const CROWDED_BYTES: i64 = 1 << 30;
@@ -47,6 +58,67 @@ impl Housekeeping {
         }
         (self, crowded)
     }
+}
+
+/// Removes images that nothing uses, and evicts pods when the node runs short of something.
+pub(super) async fn keep_order(
+    cx: Arc<NodeContext>,
+    housekeeping: Housekeeping,
+    pods: Arc<Informer<FullPod>>,
+    events: mpsc::Sender<DispatcherEvent>,
+    pressures: watch::Sender<BTreeSet<Pressure>>,
+) {
+    let (images, layers) = loop {
+        match cx.images.filesystems().await {
+            Ok(found) => {
+                let first = |all: &[FilesystemUsage]| all.first().map(|f| PathBuf::from(&f.mountpoint));
+                break (first(&found.images), first(&found.containers));
+            }
+            Err(error) => tracing::warn!(%error, "where images are is not known yet"),
+        }
+        kaji_runtime::time::sleep(&*cx.clock, RELIST).await;
+    };
+    let node = cx.config.root_dir.clone();
+    let images = images.unwrap_or_else(|| node.clone());
+    let disks = NodeDisks { layers: layers.unwrap_or_else(|| images.clone()), images, node };
+    let layout = disks.layout();
+    let image_directory = disks.images.clone();
+    let sensors = Arc::new(KernelSensors { cx: cx.clone(), disks });
+    let (eviction, replaced) = housekeeping.eviction.on_disks(layout);
+    let housekeeping = Housekeeping { eviction, ..housekeeping };
+    if replaced {
+        tracing::error!(
+            "eviction manager: found conflicting containerfs eviction. Ignoring. It is that of the file system of images or volumes."
+        );
+    }
+    let (housekeeping, crowded) = housekeeping.on_crowded_disks(&sensors.observe());
+    if crowded {
+        tracing::warn!(
+            "the node's disk is nearly full; thresholds of eviction are lowered to what is left of it"
+        );
+    }
+    let collector = Arc::new(ImageCollector::new(cx.clone(), housekeeping.images, image_directory));
+    let (evictions, mut chosen) = mpsc::channel(MAX_EVENTS);
+    let manager = EvictionManager {
+        settings: housekeeping.eviction,
+        layout,
+        sensors,
+        images: collector.clone(),
+        pods: Arc::new(BoundPods(pods)),
+        evictions,
+        pressures,
+        memory: Memory::default(),
+        evicted: HashSet::new(),
+        cx,
+    };
+    let forward = async {
+        while let Some(eviction) = chosen.recv().await {
+            if events.send(DispatcherEvent::Evict(eviction)).await.is_err() {
+                return;
+            }
+        }
+    };
+    tokio::join!(collector.run(), manager.run(), forward);
 }
 
 #[cfg(test)]

@@ -1,5 +1,6 @@
 //! The machine that a node is: its processors, memory, kernel, operating system.
 
+use super::allocatable::Reservations;
 use super::usage::{FileSystem, counter};
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -8,7 +9,7 @@ use std::path::Path;
 const MOST_PODS: u32 = 110;
 
 /// Facts of a machine, read once when the node starts.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq)]
 pub struct Machine {
     /// Processors that can be used.
     pub processors: u32,
@@ -34,8 +35,10 @@ pub struct Machine {
     pub architecture: String,
     /// The host's name.
     pub hostname: String,
-    /// What pods may not use: thousandths for `cpu`, else units.
-    pub reserved: BTreeMap<String, i64>,
+    /// Processes that it can run.
+    pub processes: i64,
+    /// What pods may not use.
+    pub reservations: Reservations,
 }
 
 fn read(path: &str) -> String {
@@ -77,7 +80,8 @@ impl Machine {
             }
             .to_owned(),
             hostname: read("/proc/sys/kernel/hostname").to_lowercase(),
-            reserved: BTreeMap::new(),
+            processes: most_processes(&MOST_PROCESSES.map(read)).unwrap_or(0),
+            reservations: Reservations::default(),
         }
     }
 
@@ -99,26 +103,32 @@ impl Machine {
         all
     }
 
-    /// `status.allocatable`: the capacity less upstream's default thresholds of eviction, 100 Mi of memory and a tenth of the
-    /// storage, less what is reserved, and less the memory of huge pages.
+    /// `status.allocatable`: the capacity less what is reserved, what hard thresholds of eviction keep free, and the memory of
+    /// huge pages.
     #[must_use]
     pub fn allocatable(&self) -> BTreeMap<String, String> {
         let mut all = self.capacity();
         let pages: i64 = self.hugepages.values().sum();
-        let reserved = |name: &str| self.reserved.get(name).copied().unwrap_or(0);
-        let memory = (self.memory - (100 << 20) - pages - reserved("memory")).max(0);
-        if reserved("cpu") > 0 {
-            let milli = (i64::from(self.processors) * 1000 - reserved("cpu")).max(0);
-            let text = if milli % 1000 == 0 { (milli / 1000).to_string() } else { format!("{milli}m") };
-            all.insert("cpu".to_owned(), text);
-        }
-        all.insert("memory".to_owned(), format!("{}Ki", memory / 1024));
-        all.insert(
-            "ephemeral-storage".to_owned(),
-            (self.storage - self.storage / 10 - reserved("ephemeral-storage")).max(0).to_string(),
-        );
+        let left = |name: &str, capacity: i64| {
+            capacity.saturating_sub(self.reservations.with_eviction(name, capacity)).max(0)
+        };
+        let milli = left("cpu", i64::from(self.processors) * 1000);
+        let cpu = if milli % 1000 == 0 { (milli / 1000).to_string() } else { format!("{milli}m") };
+        let memory = (left("memory", self.memory) - pages).max(0);
+        let memory = if memory % 1024 == 0 { format!("{}Ki", memory / 1024) } else { memory.to_string() };
+        let storage = left("ephemeral-storage", self.storage).to_string();
+        let texts = [("cpu", cpu), ("memory", memory), ("ephemeral-storage", storage)];
+        all.extend(texts.map(|(name, text)| (name.to_owned(), text)));
         all
     }
+}
+
+/// Where the kernel shows how many processes there can be.
+pub(super) const MOST_PROCESSES: [&str; 2] = ["/proc/sys/kernel/pid_max", "/proc/sys/kernel/threads-max"];
+
+/// The least of the texts of these files.
+pub(super) fn most_processes(texts: &[String]) -> Option<i64> {
+    texts.iter().filter_map(|text| text.trim().parse().ok()).min()
 }
 
 fn hugepages() -> BTreeMap<String, i64> {
@@ -154,15 +164,8 @@ mod tests {
         };
         expect_test::expect![[r#"
             {"cpu": "4", "ephemeral-storage": "104857600Ki", "hugepages-1Gi": "0", "hugepages-2Mi": "4096Ki", "memory": "8388608Ki", "pods": "110"}
-            {"cpu": "4", "ephemeral-storage": "96636764160", "hugepages-1Gi": "0", "hugepages-2Mi": "4096Ki", "memory": "8282112Ki", "pods": "110"}"#]]
+            {"cpu": "4", "ephemeral-storage": "96636764000", "hugepages-1Gi": "0", "hugepages-2Mi": "4096Ki", "memory": "8282112Ki", "pods": "110"}"#]]
         .assert_eq(&format!("{:?}\n{:?}", machine.capacity(), machine.allocatable()));
-        let reserved = [("cpu", 500), ("memory", 1 << 30), ("ephemeral-storage", 1 << 30)]
-            .map(|(n, a)| (n.to_owned(), a));
-        let kept = Machine { reserved: reserved.into(), ..machine }.allocatable();
-        assert_eq!(
-            [&kept["cpu"], &kept["memory"], &kept["ephemeral-storage"]],
-            ["3500m", "7233536Ki", "95563022336"]
-        );
         assert_eq!(meminfo("MemTotal:       16 kB\nMemFree: 1 kB", "MemTotal"), 16 << 10);
     }
 }

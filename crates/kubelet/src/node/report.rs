@@ -9,6 +9,7 @@ use crate::cloud::{ExternalCloud, PROVIDED_NODE_IP, node_addresses, uninitialize
 use crate::node_lease::{RENEWAL, Renewer};
 use crate::pods::context::NodeContext;
 use crate::pods::core::{Node, NodeCondition};
+use kaji_containers::{RuntimeError, RuntimeStatus};
 use kaji_meta::time::Time;
 use kaji_runtime::{Client, Error, EventRecord, PatchKind, Target};
 use serde_json::{Value, json};
@@ -79,6 +80,7 @@ pub(super) async fn run(
 ) {
     let mut changes = pressures.clone();
     let (volumes, devices) = (cx.volumes.csi_drivers().changes(), cx.devices.changes());
+    let mut shutdown = cx.shutdown.changes();
     let reporter = Reporter { cx: cx.clone(), client, machine, pressures };
     let mut pause = Duration::from_millis(200);
     while let Err(error) = reporter.register().await {
@@ -127,6 +129,7 @@ pub(super) async fn run(
             tokio::select! {
                 () = kaji_runtime::time::sleep(&*cx.clock, pause) => {}
                 Ok(()) = changes.changed() => {}
+                Ok(()) = shutdown.changed() => {}
                 () = volumes.notified() => {}
                 () = devices.notified() => {}
             }
@@ -289,22 +292,7 @@ impl Reporter {
     }
 
     async fn conditions(&self, node: Option<&Node>) -> (Vec<Value>, bool) {
-        let mut wrong = vec![];
-        match self.cx.runtime.status().await {
-            Err(error) => {
-                wrong.push(format!("container runtime status check may not have completed yet: {error}"))
-            }
-            Ok(status) => {
-                for c in status.conditions.iter().filter(|c| !c.status) {
-                    let what = if c.kind == "NetworkReady" {
-                        "container runtime network not ready"
-                    } else {
-                        "container runtime not ready"
-                    };
-                    wrong.push(format!("{what}: {}=false reason:{} message:{}", c.kind, c.reason, c.message));
-                }
-            }
-        }
+        let wrong = unready(self.cx.runtime.status().await, self.cx.shutdown.began());
         let ready = wrong.is_empty();
         let now = self.cx.clock.now();
         let former = node.map(conditions_of).unwrap_or_default();
@@ -350,6 +338,30 @@ impl Reporter {
     }
 }
 
+/// Why the node is not ready.
+fn unready(runtime: Result<RuntimeStatus, RuntimeError>, shuts_down: bool) -> Vec<String> {
+    let mut wrong = vec![];
+    match runtime {
+        Err(error) => {
+            wrong.push(format!("container runtime status check may not have completed yet: {error}"));
+        }
+        Ok(status) => {
+            for c in status.conditions.iter().filter(|c| !c.status) {
+                let what = if c.kind == "NetworkReady" {
+                    "container runtime network not ready"
+                } else {
+                    "container runtime not ready"
+                };
+                wrong.push(format!("{what}: {}=false reason:{} message:{}", c.kind, c.reason, c.message));
+            }
+        }
+    }
+    if shuts_down {
+        wrong.push("node is shutting down".to_owned());
+    }
+    wrong
+}
+
 fn conditions_of(node: &Node) -> &[NodeCondition] {
     node.status.as_ref().and_then(|s| s.conditions.as_deref()).unwrap_or_default()
 }
@@ -382,4 +394,38 @@ fn differs(shown: &Value, status: &Value) -> bool {
         || status["nodeInfo"].as_object().is_some_and(|info| {
             info.iter().any(|(k, v)| shown["nodeInfo"][k] != *v && v.as_str() != Some(""))
         })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use kaji_containers::RuntimeCondition;
+
+    #[test]
+    fn a_node_that_shuts_down_is_not_ready() {
+        let network = RuntimeCondition {
+            kind: "NetworkReady".into(),
+            status: false,
+            reason: "R".into(),
+            message: "m".into(),
+        };
+        let broken = RuntimeStatus { conditions: vec![network], ..RuntimeStatus::default() };
+        let shown = [
+            unready(Ok(RuntimeStatus::default()), false),
+            unready(Ok(RuntimeStatus::default()), true),
+            unready(Ok(broken), true),
+        ];
+        expect_test::expect![[r#"
+            [
+                [],
+                [
+                    "node is shutting down",
+                ],
+                [
+                    "container runtime network not ready: NetworkReady=false reason:R message:m",
+                    "node is shutting down",
+                ],
+            ]"#]]
+        .assert_eq(&format!("{shown:#?}"));
+    }
 }

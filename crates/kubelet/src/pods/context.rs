@@ -6,13 +6,14 @@ use super::sources::Sources;
 use super::user_namespaces::UserNamespaces;
 use crate::credential_providers::CredentialProviders;
 use crate::metrics::KubeletMetrics;
+use crate::node::shutdown::NodeShutdown;
 use crate::plugins::devices::DeviceManager;
 use crate::plugins::dra::DraManager;
 use crate::pods::sysctls::AllowedSysctls;
 use crate::resource_managers::ResourceManagers;
 use crate::volumes::VolumeManager;
 use futures_util::future::BoxFuture;
-use kaji_containers::{ContainerRuntime, ImageService, LinuxResources};
+use kaji_containers::{ContainerRuntime, HugepageLimit, ImageService, LinuxResources};
 use kaji_meta::{Clock, random::Random};
 use kaji_runtime::{EventRecord, objects::Service};
 use std::collections::BTreeMap;
@@ -68,6 +69,19 @@ pub struct PodRef {
     pub uid: String,
 }
 
+/// What a cgroup that holds others may use. What is absent is not changed.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct CgroupBounds {
+    /// As cgroup v1 has it; 2 to 262144.
+    pub cpu_shares: Option<u64>,
+    /// Bytes.
+    pub memory: Option<i64>,
+    /// Processes.
+    pub pids: Option<i64>,
+    /// One limit a page size.
+    pub hugepages: Vec<HugepageLimit>,
+}
+
 /// Makes, limits and removes pods' cgroups.
 pub trait PodCgroups: Send + Sync + 'static {
     /// Creates a pod's cgroup and sets its limits; again for one that exists.
@@ -85,6 +99,19 @@ pub trait PodCgroups: Send + Sync + 'static {
     /// The limits that a pod's cgroup has; `None` where there is none, or where they cannot be read.
     fn limits(&self, _path: &str) -> Option<LinuxResources> {
         None
+    }
+
+    /// Bounds a cgroup that exists. The files that it does not have, since the kernel has no such controller there.
+    ///
+    /// # Errors
+    /// A text for an event: the kernel refuses a limit.
+    fn bound(&self, _path: &str, _bounds: &CgroupBounds) -> Result<Vec<String>, String> {
+        Ok(vec![])
+    }
+
+    /// Whether there is such a cgroup.
+    fn exists(&self, _path: &str) -> bool {
+        false
     }
 
     /// Bytes of the working set of all pods together, where that can be read.
@@ -185,6 +212,8 @@ pub struct NodeContext {
     pub dra: Arc<DraManager>,
     /// Cgroups of pods; `None` where the kubelet may not make any.
     pub cgroups: Option<Arc<dyn PodCgroups>>,
+    /// Whether the machine is about to shut down.
+    pub shutdown: NodeShutdown,
     /// Time.
     pub clock: Arc<dyn Clock>,
     /// Randomness.

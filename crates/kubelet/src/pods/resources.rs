@@ -143,7 +143,7 @@ pub fn oom_score_adj(pod: &Pod, container: &Container, node_memory: i64) -> i64 
 }
 
 /// `hugepages-2Mi` as the cgroup names it: `2MB`.
-fn page_size(resource: &str) -> Option<String> {
+pub(crate) fn page_size(resource: &str) -> Option<String> {
     let size = resource.strip_prefix("hugepages-")?;
     let bytes = kaji_meta::quantity::Quantity::parse(size).ok()?.value();
     let (divisor, unit) = match bytes {

@@ -89,6 +89,11 @@ pub struct Ending {
 }
 
 impl Desired {
+    /// Seconds that the kubelet leaves the pod to end.
+    fn imposed(&self) -> Option<i64> {
+        self.refused.as_ref().and_then(|ending| ending.grace)
+    }
+
     fn ends(&self) -> bool {
         self.gone || model::deleting(&self.pod) || self.refused.is_some()
     }
@@ -375,15 +380,22 @@ impl Worker {
             }
             self.probes.follow(&self.cx, &self.pod, &observed, true);
             let pod = (!desired.gone || model::deleting(&self.pod)).then(|| self.pod.clone());
+            if self.failed.is_none() {
+                self.failed.clone_from(&desired.refused);
+            }
             let cx = self.cx.clone();
             let grace = desired.pod.metadata.deletion_grace_period_seconds;
-            let imposed = self.failed.as_ref().and_then(|f| f.grace);
-            let imposed = imposed.map(|imposed| grace.map_or(imposed, |grace| grace.min(imposed)));
+            let imposed =
+                self.failed.as_ref().and_then(|f| f.grace).into_iter().chain(desired.imposed()).min();
+            let limit = imposed.map(|imposed| grace.map_or(imposed, |grace| grace.min(imposed)));
             let mut changes = self.desired.clone();
-            // A deletion with less grace than the one before begins anew with it.
+            // A deletion with less grace than the one before begins anew with it, and so does what the kubelet imposes.
             let shorter = async {
                 let new = |d: &Desired| d.pod.metadata.deletion_grace_period_seconds;
-                let shorter = |d: &Desired| matches!((grace, new(d)), (Some(old), Some(new)) if new < old);
+                let shorter = |d: &Desired| {
+                    matches!((grace, new(d)), (Some(old), Some(new)) if new < old)
+                        || d.imposed().is_some_and(|new| imposed.is_none_or(|old| new < old))
+                };
                 if changes.wait_for(shorter).await.is_err() {
                     std::future::pending::<()>().await;
                 }
@@ -391,7 +403,7 @@ impl Worker {
             let mut ended = std::pin::pin!(async {
                 tokio::select! {
                     biased;
-                    killed = kill::all(&cx, pod.as_deref(), &observed, imposed) => killed,
+                    killed = kill::all(&cx, pod.as_deref(), &observed, limit) => killed,
                     () = shorter => Ok(()),
                 }
             });

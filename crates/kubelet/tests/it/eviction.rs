@@ -7,6 +7,7 @@ use kaji_kubelet::node::eviction::assess::{Memory, Observation, Observations};
 use kaji_kubelet::node::eviction::observe::Sensors;
 use kaji_kubelet::node::eviction::rank::Eviction;
 use kaji_kubelet::node::eviction::thresholds::{EvictionSettings, Pressure, Signal};
+use kaji_kubelet::node::eviction::usage::DiskLayout;
 use kaji_kubelet::node::image_gc::{ImageCollector, plan::Thresholds};
 use kaji_kubelet::pods::admission;
 use kaji_kubelet::pods::core::Pod;
@@ -59,7 +60,7 @@ fn start() -> Run {
         cx: fake.cx.clone(),
         settings: EvictionSettings::default(),
         sensors: Arc::new(Shared(world.clone())),
-        dedicated_images: false,
+        layout: DiskLayout::Shared,
         images: Arc::new(images),
         pods: Arc::new(Shared(world.clone())),
         evictions,

@@ -564,6 +564,7 @@ impl Fake {
             sources: objects.clone(),
             facts: objects.clone(),
             cgroups: None,
+            shutdown: Default::default(),
             clock: clock.clone(),
             random: Arc::new(SeededRandom::new(1)),
         });

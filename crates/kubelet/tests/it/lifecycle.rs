@@ -67,6 +67,11 @@ impl Run {
         self.fake.runtime.state.lock().unwrap().calls.join("\n")
     }
 
+    /// The kubelet ends the pod.
+    pub fn end(&self, ending: Ending) {
+        self.desired.send_modify(|d| d.refused = Some(ending));
+    }
+
     pub fn change(&self, pod: &Value) {
         self.desired.send_modify(|d| d.pod = parsed(pod));
     }

@@ -164,7 +164,8 @@ fn io_stat(text: &str) -> BTreeMap<String, DeviceIo> {
             read_bytes: get("rbytes"),
             written_bytes: get("wbytes"),
         };
-        Some((numbers.to_owned(), io))
+        // Devices that did nothing have no counters.
+        (!counters.trim().is_empty()).then(|| (numbers.to_owned(), io))
     };
     text.lines().filter_map(of).collect()
 }
@@ -273,11 +274,15 @@ mod tests {
                 ("blkio/blkio.throttle.io_serviced_recursive", "8:0 Read 3\n8:0 Write 4\n8:0 Write x\n"),
             ],
         );
-        expect_test::expect![[r#""#]].assert_eq(&format!(
-            "{}\n--\n{}",
-            shown(&unified.read()),
-            shown(&legacy.read())
-        ));
+        expect_test::expect![[r#"
+            5000 Some(Throttling { periods: 10, throttled_periods: 3, throttled_nanos: 7000 })
+            1000 100 Some(3250) Some(300) Some(200) Some(9) Some((64, 960))
+            [DeviceIo { device: "/dev/sda", reads: 3, writes: 4, read_bytes: 1, written_bytes: 2 }]
+            --
+            5000 Some(Throttling { periods: 10, throttled_periods: 3, throttled_nanos: 7000 })
+            1000 100 None Some(300) Some(200) Some(9) Some((64, 0))
+            [DeviceIo { device: "8:0", reads: 3, writes: 4, read_bytes: 1, written_bytes: 2 }]"#]]
+        .assert_eq(&format!("{}\n--\n{}", shown(&unified.read()), shown(&legacy.read())));
         // Without a limit nothing is throttled, and without files there is nothing.
         fs::write(v2.path().join("cgroup/cpu.max"), "max 100000\n").unwrap();
         fs::write(v1.path().join("cpu/cpu.cfs_quota_us"), "-1\n").unwrap();

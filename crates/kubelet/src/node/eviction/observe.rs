@@ -2,7 +2,8 @@
 
 use super::assess::{Observation, Observations};
 use super::thresholds::Signal;
-use super::usage::{ContainerUsage, PodUsage};
+use super::usage::{ContainerUsage, DiskLayout, PodUsage};
+use crate::node::machine::{MOST_PROCESSES, most_processes};
 use crate::node::usage::{FileSystem, counter, running_processes};
 use crate::pods::context::NodeContext;
 use crate::pods::core::Pod;
@@ -23,16 +24,24 @@ const MOST_FILES: u64 = 4_000_000;
 pub struct NodeDisks {
     /// A directory on the file system of volumes and logs.
     pub node: PathBuf,
-    /// A directory on the file system of images and writable layers.
+    /// A directory on the file system of images.
     pub images: PathBuf,
+    /// A directory on that of writable layers.
+    pub layers: PathBuf,
 }
 
 impl NodeDisks {
-    /// Whether images have a file system of their own.
+    /// Which of them have a file system of their own. Layers that are neither with images nor with volumes count as if they were with
+    /// images, as upstream.
     #[must_use]
-    pub fn dedicated_images(&self) -> bool {
+    pub fn layout(&self) -> DiskLayout {
         let device = |path: &Path| std::fs::metadata(path).map(|m| m.dev()).ok();
-        matches!((device(&self.node), device(&self.images)), (Some(a), Some(b)) if a != b)
+        let (node, images, layers) = (device(&self.node), device(&self.images), device(&self.layers));
+        match (node, images) {
+            (Some(node), Some(images)) if node != images && layers == Some(node) => DiskLayout::Images,
+            (Some(node), Some(images)) if node != images => DiskLayout::ImagesAndLayers,
+            _ => DiskLayout::Shared,
+        }
     }
 }
 
@@ -56,14 +65,20 @@ impl Sensors for KernelSensors {
         let mut found = Observations::new();
         found.extend(memory(&read("/proc/meminfo")).map(|o| (Signal::MemoryAvailable, o)));
         let used = self.cx.cgroups.as_ref().and_then(|c| c.pods_memory());
-        let capacity = self.cx.config.memory;
+        // What pods may use as a whole, where that is enforced.
+        let limit =
+            self.cx.cgroups.as_ref().and_then(|c| c.limits("/kubepods")).map(|l| l.memory_limit_bytes);
+        let capacity = limit
+            .filter(|limit| *limit > 0)
+            .map_or(self.cx.config.memory, |limit| limit.min(self.cx.config.memory));
         found.extend(used.filter(|_| capacity > 0).map(|used| {
             let available = capacity.saturating_sub(i64::try_from(used).unwrap_or(i64::MAX));
             (Signal::AllocatableMemoryAvailable, Observation { available, capacity })
         }));
         disk(&self.disks.node, (Signal::NodeFsAvailable, Signal::NodeFsInodesFree), &mut found);
         disk(&self.disks.images, (Signal::ImageFsAvailable, Signal::ImageFsInodesFree), &mut found);
-        let most = ["/proc/sys/kernel/pid_max", "/proc/sys/kernel/threads-max"].map(read);
+        disk(&self.disks.layers, (Signal::ContainerFsAvailable, Signal::ContainerFsInodesFree), &mut found);
+        let most = MOST_PROCESSES.map(read);
         found.extend(processes(&read("/proc/loadavg"), &most).map(|o| (Signal::PidAvailable, o)));
         found
     }
@@ -78,7 +93,7 @@ fn memory(meminfo: &str) -> Option<Observation> {
 
 fn processes(loadavg: &str, most: &[String]) -> Option<Observation> {
     let running = running_processes(loadavg)?;
-    let capacity = most.iter().filter_map(|text| text.trim().parse::<i64>().ok()).min()?;
+    let capacity = most_processes(most)?;
     Some(Observation { available: capacity - running, capacity })
 }
 
@@ -168,6 +183,21 @@ mod tests {
         let mut found = Observations::new();
         disk(&dir.path().join("a/b"), (Signal::NodeFsAvailable, Signal::NodeFsInodesFree), &mut found);
         assert!(found[&Signal::NodeFsAvailable].capacity > 0);
+    }
+
+    #[test]
+    fn what_is_on_one_disk_is_no_layout_of_several() {
+        let dir = tempfile::tempdir().unwrap();
+        let layout = |images: &Path, layers: &Path| {
+            let (node, images, layers) = (dir.path().to_owned(), images.to_owned(), layers.to_owned());
+            NodeDisks { node, images, layers }.layout()
+        };
+        // A file system that every Linux has, and that is not the disk.
+        let other = Path::new("/proc");
+        assert_eq!(layout(dir.path(), dir.path()), DiskLayout::Shared);
+        assert_eq!(layout(other, other), DiskLayout::ImagesAndLayers);
+        assert_eq!(layout(other, dir.path()), DiskLayout::Images);
+        assert_eq!(layout(Path::new("/absent"), other), DiskLayout::Shared);
     }
 
     #[test]

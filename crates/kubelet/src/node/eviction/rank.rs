@@ -5,7 +5,7 @@
 
 use super::assess::Observations;
 use super::thresholds::{EvictionResource, Signal, Threshold};
-use super::usage::{Disks, PodUsage};
+use super::usage::{DiskLayout, PodUsage};
 use crate::pods::core::Pod;
 use crate::pods::{admission, model};
 use std::cmp::Reverse;
@@ -19,8 +19,8 @@ pub struct Candidates<'a> {
     pub pods: &'a [Arc<Pod>],
     /// What they use; a pod of which nothing is known goes first.
     pub usage: &'a HashMap<String, PodUsage>,
-    /// Whether images have a file system of their own.
-    pub dedicated_images: bool,
+    /// Where their files are.
+    pub layout: DiskLayout,
 }
 
 /// A pod that is to be evicted.
@@ -60,7 +60,7 @@ impl Candidates<'_> {
             }),
             resource => pods.sort_by_cached_key(|pod| {
                 let Some(usage) = usage(pod) else { return (0, 0, Reverse(0)) };
-                let used = usage.disk(self.disks(signal));
+                let used = usage.disk(self.layout.disks(signal));
                 let (used, limit) = match resource {
                     EvictionResource::Inodes => (used.inodes, 0),
                     _ => (used.bytes, requested(pod, "ephemeral-storage")),
@@ -72,14 +72,6 @@ impl Candidates<'_> {
             }),
         }
         pods
-    }
-
-    fn disks(&self, signal: Signal) -> Disks {
-        match signal {
-            _ if !self.dedicated_images => Disks::All,
-            Signal::ImageFsAvailable | Signal::ImageFsInodesFree => Disks::Image,
-            _ => Disks::Node,
-        }
     }
 
     /// The pod to evict for the first of these thresholds, which are met.

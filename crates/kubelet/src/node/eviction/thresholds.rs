@@ -1,5 +1,6 @@
 //! Signals of pressure, and the thresholds at which pods are evicted. Upstream's `eviction/api` and `ParseThresholdConfig`.
 
+use super::usage::DiskLayout;
 use kaji_meta::quantity::{Format, Quantity};
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -20,6 +21,10 @@ pub enum Signal {
     ImageFsAvailable,
     /// Its inodes.
     ImageFsInodesFree,
+    /// Bytes of the file system of writable layers: that of images, or that of volumes.
+    ContainerFsAvailable,
+    /// Its inodes.
+    ContainerFsInodesFree,
     /// Process ids.
     PidAvailable,
 }
@@ -81,13 +86,15 @@ impl EvictionResource {
 }
 
 impl Signal {
-    const ALL: [Signal; 7] = [
+    const ALL: [Signal; 9] = [
         Signal::MemoryAvailable,
         Signal::AllocatableMemoryAvailable,
         Signal::NodeFsAvailable,
         Signal::NodeFsInodesFree,
         Signal::ImageFsAvailable,
         Signal::ImageFsInodesFree,
+        Signal::ContainerFsAvailable,
+        Signal::ContainerFsInodesFree,
         Signal::PidAvailable,
     ];
 
@@ -101,6 +108,8 @@ impl Signal {
             Signal::NodeFsInodesFree => "nodefs.inodesFree",
             Signal::ImageFsAvailable => "imagefs.available",
             Signal::ImageFsInodesFree => "imagefs.inodesFree",
+            Signal::ContainerFsAvailable => "containerfs.available",
+            Signal::ContainerFsInodesFree => "containerfs.inodesFree",
             Signal::PidAvailable => "pid.available",
         }
     }
@@ -120,8 +129,12 @@ impl Signal {
     pub fn resource(self) -> EvictionResource {
         match self {
             Signal::MemoryAvailable | Signal::AllocatableMemoryAvailable => EvictionResource::Memory,
-            Signal::NodeFsAvailable | Signal::ImageFsAvailable => EvictionResource::EphemeralStorage,
-            Signal::NodeFsInodesFree | Signal::ImageFsInodesFree => EvictionResource::Inodes,
+            Signal::NodeFsAvailable | Signal::ImageFsAvailable | Signal::ContainerFsAvailable => {
+                EvictionResource::EphemeralStorage
+            }
+            Signal::NodeFsInodesFree | Signal::ImageFsInodesFree | Signal::ContainerFsInodesFree => {
+                EvictionResource::Inodes
+            }
             Signal::PidAvailable => EvictionResource::Pids,
         }
     }
@@ -200,6 +213,9 @@ pub enum EvictionSettingsError {
     /// A value of a minimum reclaim.
     #[error("negative eviction minimum reclaim specified for {0}")]
     Reclaim(&'static str),
+    /// A percentage of a minimum reclaim.
+    #[error("eviction percentage minimum reclaim {0} must be positive: {1}")]
+    ReclaimPercentage(&'static str, String),
     /// A soft threshold without grace.
     #[error("grace period must be specified for the soft eviction threshold {0}")]
     Grace(&'static str),
@@ -243,14 +259,19 @@ impl EvictionSettings {
         }
         let mut least_reclaims = BTreeMap::new();
         for (name, text) in reclaim {
-            let Some(signal) = signal(name)? else { continue };
-            let amount = amount(text).filter(|a| !matches!(a, Amount::Part(part) if *part <= 0.0));
-            least_reclaims.insert(signal, amount.ok_or(EvictionSettingsError::Reclaim(signal.name()))?);
+            let signal = signal(name)?;
+            let amount = match amount(text) {
+                Some(Amount::Part(part)) if part <= 0.0 => {
+                    return Err(EvictionSettingsError::ReclaimPercentage(signal.name(), text.clone()));
+                }
+                amount => amount.ok_or(EvictionSettingsError::Reclaim(signal.name()))?,
+            };
+            least_reclaims.insert(signal, amount);
         }
         let mut thresholds = vec![];
         for (statements, is_soft) in [(hard, false), (soft, true)] {
             for (name, text) in statements {
-                let Some(signal) = signal(name)? else { continue };
+                let signal = signal(name)?;
                 let Some(least) = least(signal, text)? else { continue };
                 let grace = match (is_soft, grace.get(name)) {
                     (false, _) => Duration::ZERO,
@@ -267,15 +288,33 @@ impl EvictionSettings {
         thresholds.extend(of_pods.map(|t| Threshold { signal: Signal::AllocatableMemoryAvailable, ..t }));
         Ok(EvictionSettings { thresholds, ..EvictionSettings::default() })
     }
+
+    /// With thresholds of the file system of writable layers that are those of the one that it is: what is configured for it is replaced.
+    /// Upstream's `UpdateContainerFsThresholds`. Whether anything else was configured.
+    #[must_use]
+    pub fn on_disks(mut self, layout: DiskLayout) -> (EvictionSettings, bool) {
+        let follows = match layout {
+            DiskLayout::ImagesAndLayers => [Signal::ImageFsAvailable, Signal::ImageFsInodesFree],
+            DiskLayout::Shared | DiskLayout::Images => [Signal::NodeFsAvailable, Signal::NodeFsInodesFree],
+        };
+        let own = [Signal::ContainerFsAvailable, Signal::ContainerFsInodesFree];
+        let (configured, mut thresholds): (Vec<Threshold>, Vec<Threshold>) =
+            self.thresholds.into_iter().partition(|t| own.contains(&t.signal));
+        let of = |t: &Threshold| {
+            let (_, signal) = follows.into_iter().zip(own).find(|(follows, _)| *follows == t.signal)?;
+            Some(Threshold { signal, ..*t })
+        };
+        let derived: Vec<Threshold> = thresholds.iter().filter_map(of).collect();
+        let differs = configured.iter().any(|t| !derived.contains(t));
+        thresholds.extend(derived);
+        self.thresholds = thresholds;
+        (self, differs)
+    }
 }
 
-/// `None` for a signal that follows from others: writable layers are where images are.
-fn signal(name: &str) -> Result<Option<Signal>, EvictionSettingsError> {
-    if matches!(name, "containerfs.available" | "containerfs.inodesFree") {
-        return Ok(None);
-    }
+fn signal(name: &str) -> Result<Signal, EvictionSettingsError> {
     let found = Signal::ALL.into_iter().find(|s| s.name() == name);
-    found.map(Some).ok_or_else(|| EvictionSettingsError::Signal(name.to_owned()))
+    found.ok_or_else(|| EvictionSettingsError::Signal(name.to_owned()))
 }
 
 fn amount(text: &str) -> Option<Amount> {
@@ -342,12 +381,45 @@ mod tests {
             wrong(&statements(&[("memory.available", "-1")]), &none),
             wrong(&statements(&[("memory.available", "110%")]), &none),
             wrong(&none, &soft),
+            EvictionSettings::parse(&none, &none, &BTreeMap::new(), &statements(&[("pid.available", "0%")]))
+                .unwrap_err()
+                .to_string(),
         ];
         expect_test::expect![[r#"
             unsupported eviction signal memory
             eviction threshold memory.available must be positive: -1
             eviction percentage threshold memory.available must be between 0% and 100%: 110%
-            grace period must be specified for the soft eviction threshold memory.available"#]]
+            grace period must be specified for the soft eviction threshold memory.available
+            eviction percentage minimum reclaim pid.available must be positive: 0%"#]]
         .assert_eq(&errors.join("\n"));
+    }
+
+    #[test]
+    fn thresholds_of_writable_layers_follow_their_disk() {
+        let hard = statements(&[
+            ("nodefs.available", "10%"),
+            ("imagefs.available", "15%"),
+            ("containerfs.available", "30%"),
+        ]);
+        let soft = statements(&[("imagefs.inodesFree", "7%")]);
+        let grace = BTreeMap::from([("imagefs.inodesFree".to_owned(), Duration::from_secs(30))]);
+        let settings = EvictionSettings::parse(&hard, &soft, &grace, &Statements::new()).unwrap();
+        let shown: Vec<String> = [DiskLayout::Shared, DiskLayout::ImagesAndLayers, DiskLayout::Images]
+            .into_iter()
+            .map(|layout| {
+                let (settings, replaced) = settings.clone().on_disks(layout);
+                let thresholds = settings.thresholds.iter().map(|t| {
+                    let kind = if t.is_hard() { "" } else { " soft" };
+                    format!("{}{kind} {:?}", t.signal.name(), t.least)
+                });
+                format!("{layout:?} {replaced}: {}", thresholds.collect::<Vec<_>>().join(", "))
+            })
+            .collect();
+        expect_test::expect![[r#"
+            Shared true: imagefs.available Part(0.15), nodefs.available Part(0.1), imagefs.inodesFree soft Part(0.07), containerfs.available Part(0.1)
+            ImagesAndLayers true: imagefs.available Part(0.15), nodefs.available Part(0.1), imagefs.inodesFree soft Part(0.07), containerfs.available Part(0.15), containerfs.inodesFree soft Part(0.07)
+            Images true: imagefs.available Part(0.15), nodefs.available Part(0.1), imagefs.inodesFree soft Part(0.07), containerfs.available Part(0.1)"#]].assert_eq(&shown.join("\n"));
+        let (twice, _) = EvictionSettings::default().on_disks(DiskLayout::Shared);
+        assert_eq!(twice.clone().on_disks(DiskLayout::Shared), (twice, false));
     }
 }

@@ -175,6 +175,21 @@ async fn service_level_indicators_count_answers() {
     .assert_eq(&shown().await);
 }
 
+/// The pages show the node, too.
+async fn check_node(served: &Served) {
+    let (_, page) = served.get("/metrics/resource").await;
+    for family in
+        ["node_cpu_usage_seconds_total ", "node_memory_working_set_bytes ", "resource_scrape_error 0"]
+    {
+        assert!(page.lines().any(|l| l.starts_with(family)), "{page}");
+    }
+    let (_, page) = served.get("/metrics/cadvisor").await;
+    assert!(page.contains("container_memory_working_set_bytes{container=\"\",id=\"/\","), "{page}");
+    for family in ["limit_bytes", "usage_bytes", "inodes_free", "inodes_total"] {
+        assert!(page.contains(&format!("container_fs_{family}{{container=\"\",device=\"")), "{page}");
+    }
+}
+
 #[tokio::test]
 async fn metrics_of_what_is_used() {
     let served = Served::start().await;
@@ -189,14 +204,30 @@ async fn metrics_of_what_is_used() {
         pod_memory_working_set_bytes{namespace="n",pod="p"} 4.194304e+07 1767225600500"#]]
     .assert_eq(&lines_of_pod(&served, "/metrics/resource").await);
     expect_test::expect![[r#"
+        container_cpu_cfs_periods_total{container="c",id="/kubepods/besteffort/podu/c2",image="registry/i:1",name="c2",namespace="n",pod="p"} 10 1767225600500
+        container_cpu_cfs_periods_total{container="",id="/kubepods/besteffort/podu",image="",name="",namespace="n",pod="p"} 10 1767225600500
+        container_cpu_cfs_throttled_periods_total{container="c",id="/kubepods/besteffort/podu/c2",image="registry/i:1",name="c2",namespace="n",pod="p"} 3 1767225600500
+        container_cpu_cfs_throttled_periods_total{container="",id="/kubepods/besteffort/podu",image="",name="",namespace="n",pod="p"} 3 1767225600500
+        container_cpu_cfs_throttled_seconds_total{container="c",id="/kubepods/besteffort/podu/c2",image="registry/i:1",name="c2",namespace="n",pod="p"} 0.5 1767225600500
+        container_cpu_cfs_throttled_seconds_total{container="",id="/kubepods/besteffort/podu",image="",name="",namespace="n",pod="p"} 0.5 1767225600500
         container_cpu_usage_seconds_total{container="c",cpu="total",id="/kubepods/besteffort/podu/c2",image="registry/i:1",name="c2",namespace="n",pod="p"} 1.5 1767225600500
         container_cpu_usage_seconds_total{container="",cpu="total",id="/kubepods/besteffort/podu",image="",name="",namespace="n",pod="p"} 1.5 1767225600500
+        container_fs_reads_bytes_total{container="c",device="/dev/sda",id="/kubepods/besteffort/podu/c2",image="registry/i:1",name="c2",namespace="n",pod="p"} 3 1767225600500
+        container_fs_reads_total{container="c",device="/dev/sda",id="/kubepods/besteffort/podu/c2",image="registry/i:1",name="c2",namespace="n",pod="p"} 1 1767225600500
+        container_fs_writes_bytes_total{container="c",device="/dev/sda",id="/kubepods/besteffort/podu/c2",image="registry/i:1",name="c2",namespace="n",pod="p"} 4 1767225600500
+        container_fs_writes_total{container="c",device="/dev/sda",id="/kubepods/besteffort/podu/c2",image="registry/i:1",name="c2",namespace="n",pod="p"} 2 1767225600500
         container_last_seen{container="c",id="/kubepods/besteffort/podu/c2",image="registry/i:1",name="c2",namespace="n",pod="p"} 1.7672256e+09 1767225600500
         container_last_seen{container="",id="/kubepods/besteffort/podu",image="",name="",namespace="n",pod="p"} 1.7672256e+09 1767225600500
+        container_memory_cache{container="c",id="/kubepods/besteffort/podu/c2",image="registry/i:1",name="c2",namespace="n",pod="p"} 9.437184e+06 1767225600500
+        container_memory_cache{container="",id="/kubepods/besteffort/podu",image="",name="",namespace="n",pod="p"} 9.437184e+06 1767225600500
+        container_memory_failcnt{container="c",id="/kubepods/besteffort/podu/c2",image="registry/i:1",name="c2",namespace="n",pod="p"} 5 1767225600500
+        container_memory_failcnt{container="",id="/kubepods/besteffort/podu",image="",name="",namespace="n",pod="p"} 5 1767225600500
         container_memory_failures_total{container="c",failure_type="pgfault",id="/kubepods/besteffort/podu/c2",image="registry/i:1",name="c2",namespace="n",pod="p",scope="container"} 11 1767225600500
         container_memory_failures_total{container="c",failure_type="pgmajfault",id="/kubepods/besteffort/podu/c2",image="registry/i:1",name="c2",namespace="n",pod="p",scope="container"} 1 1767225600500
         container_memory_failures_total{container="",failure_type="pgfault",id="/kubepods/besteffort/podu",image="",name="",namespace="n",pod="p",scope="container"} 11 1767225600500
         container_memory_failures_total{container="",failure_type="pgmajfault",id="/kubepods/besteffort/podu",image="",name="",namespace="n",pod="p",scope="container"} 1 1767225600500
+        container_memory_mapped_file{container="c",id="/kubepods/besteffort/podu/c2",image="registry/i:1",name="c2",namespace="n",pod="p"} 1.048576e+06 1767225600500
+        container_memory_mapped_file{container="",id="/kubepods/besteffort/podu",image="",name="",namespace="n",pod="p"} 1.048576e+06 1767225600500
         container_memory_rss{container="c",id="/kubepods/besteffort/podu/c2",image="registry/i:1",name="c2",namespace="n",pod="p"} 3.145728e+07 1767225600500
         container_memory_rss{container="",id="/kubepods/besteffort/podu",image="",name="",namespace="n",pod="p"} 3.145728e+07 1767225600500
         container_memory_swap{container="c",id="/kubepods/besteffort/podu/c2",image="registry/i:1",name="c2",namespace="n",pod="p"} 5 1767225600500
@@ -207,8 +238,12 @@ async fn metrics_of_what_is_used() {
         container_memory_working_set_bytes{container="",id="/kubepods/besteffort/podu",image="",name="",namespace="n",pod="p"} 4.194304e+07 1767225600500
         container_network_receive_bytes_total{container="",id="/kubepods/besteffort/podu",image="",interface="eth0",name="",namespace="n",pod="p"} 1 1767225600500
         container_network_receive_errors_total{container="",id="/kubepods/besteffort/podu",image="",interface="eth0",name="",namespace="n",pod="p"} 2 1767225600500
+        container_network_receive_packets_dropped_total{container="",id="/kubepods/besteffort/podu",image="",interface="eth0",name="",namespace="n",pod="p"} 7 1767225600500
+        container_network_receive_packets_total{container="",id="/kubepods/besteffort/podu",image="",interface="eth0",name="",namespace="n",pod="p"} 6 1767225600500
         container_network_transmit_bytes_total{container="",id="/kubepods/besteffort/podu",image="",interface="eth0",name="",namespace="n",pod="p"} 3 1767225600500
         container_network_transmit_errors_total{container="",id="/kubepods/besteffort/podu",image="",interface="eth0",name="",namespace="n",pod="p"} 4 1767225600500
+        container_network_transmit_packets_dropped_total{container="",id="/kubepods/besteffort/podu",image="",interface="eth0",name="",namespace="n",pod="p"} 9 1767225600500
+        container_network_transmit_packets_total{container="",id="/kubepods/besteffort/podu",image="",interface="eth0",name="",namespace="n",pod="p"} 8 1767225600500
         container_oom_events_total{container="c",id="/kubepods/besteffort/podu/c2",image="registry/i:1",name="c2",namespace="n",pod="p"} 1 1767225600500
         container_pressure_cpu_stalled_seconds_total{container="c",id="/kubepods/besteffort/podu/c2",image="registry/i:1",name="c2",namespace="n",pod="p"} 0.001 1767225600500
         container_pressure_cpu_stalled_seconds_total{container="",id="/kubepods/besteffort/podu",image="",name="",namespace="n",pod="p"} 0.001 1767225600500
@@ -219,17 +254,7 @@ async fn metrics_of_what_is_used() {
         container_spec_memory_limit_bytes{container="",id="/kubepods/besteffort/podu",image="",name="",namespace="n",pod="p"} 6.7108864e+07 1767225600500
         container_start_time_seconds{container="c",id="/kubepods/besteffort/podu/c2",image="registry/i:1",name="c2",namespace="n",pod="p"} 1.7672256e+09
         container_start_time_seconds{container="",id="/kubepods/besteffort/podu",image="",name="",namespace="n",pod="p"} 1.7672256e+09"#]].assert_eq(&lines_of_pod(&served, "/metrics/cadvisor").await);
-    let (_, page) = served.get("/metrics/resource").await;
-    for family in
-        ["node_cpu_usage_seconds_total ", "node_memory_working_set_bytes ", "resource_scrape_error 0"]
-    {
-        assert!(page.lines().any(|l| l.starts_with(family)), "{page}");
-    }
-    let (_, page) = served.get("/metrics/cadvisor").await;
-    assert!(page.contains("container_memory_working_set_bytes{container=\"\",id=\"/\","), "{page}");
-    for family in ["limit_bytes", "usage_bytes", "inodes_free", "inodes_total"] {
-        assert!(page.contains(&format!("container_fs_{family}{{container=\"\",device=\"")), "{page}");
-    }
+    check_node(&served).await;
     let asked =
         served.fake.runtime.state.lock().unwrap().calls.iter().filter(|c| c.starts_with("stats")).count();
     assert_eq!(asked, 1, "one reading serves all pages of a second");

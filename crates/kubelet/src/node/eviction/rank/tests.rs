@@ -57,18 +57,21 @@ fn what_exceeds_its_request_goes_first_then_the_lower_priority_then_the_larger()
         ("small".to_owned(), used(100, 50, 0, 20)),
         ("system".to_owned(), used(2000, 999, 0, 0)),
     ]);
-    let names = |dedicated, signal| {
-        let candidates = Candidates { pods: &pods, usage: &usage, dedicated_images: dedicated };
+    let names = |layout, signal| {
+        let candidates = Candidates { pods: &pods, usage: &usage, layout };
         let names: Vec<_> = candidates.ranked(signal).iter().map(|p| model::name(p)).collect::<Vec<_>>();
         names.join(" ")
     };
     let shown = [
-        names(false, Signal::MemoryAvailable),
-        names(false, Signal::PidAvailable),
-        names(false, Signal::NodeFsAvailable),
-        names(true, Signal::NodeFsAvailable),
-        names(true, Signal::ImageFsAvailable),
-        names(true, Signal::NodeFsInodesFree),
+        names(DiskLayout::Shared, Signal::MemoryAvailable),
+        names(DiskLayout::Shared, Signal::PidAvailable),
+        names(DiskLayout::Shared, Signal::NodeFsAvailable),
+        names(DiskLayout::ImagesAndLayers, Signal::NodeFsAvailable),
+        names(DiskLayout::ImagesAndLayers, Signal::ImageFsAvailable),
+        names(DiskLayout::ImagesAndLayers, Signal::NodeFsInodesFree),
+        names(DiskLayout::ImagesAndLayers, Signal::ContainerFsAvailable),
+        names(DiskLayout::Images, Signal::ContainerFsAvailable),
+        names(DiskLayout::Images, Signal::ImageFsAvailable),
     ];
     expect_test::expect![[r#"
         unknown large small high within
@@ -76,6 +79,9 @@ fn what_exceeds_its_request_goes_first_then_the_lower_priority_then_the_larger()
         unknown large small high within
         unknown large small within high
         unknown small high large within
+        unknown large small within high
+        unknown small high large within
+        unknown large small high within
         unknown large small within high"#]]
     .assert_eq(&shown.join("\n"));
 }
@@ -84,7 +90,7 @@ fn what_exceeds_its_request_goes_first_then_the_lower_priority_then_the_larger()
 fn messages_are_upstream_s() {
     let pods = [pod("p", 0, "10Mi")];
     let usage = HashMap::from([("p".to_owned(), usage(200 * MIB, 3 * MIB, 9 * MIB, 0))]);
-    let candidates = Candidates { pods: &pods, usage: &usage, dedicated_images: false };
+    let candidates = Candidates { pods: &pods, usage: &usage, layout: DiskLayout::Shared };
     let observations = BTreeMap::from([
         (Signal::MemoryAvailable, Observation { available: 50 << 20, capacity: 1000 << 20 }),
         (Signal::NodeFsAvailable, Observation { available: 5 << 30, capacity: 100 << 30 }),
@@ -120,7 +126,7 @@ proptest! {
             facts.iter().enumerate().map(|(i, (priority, request, _))| pod(&i.to_string(), *priority, &format!("{request}Mi"))).collect();
         let usage: HashMap<_, _> =
             facts.iter().enumerate().map(|(i, (_, _, used))| (i.to_string(), usage(used * MIB, 0, used * MIB, 0))).collect();
-        let candidates = Candidates { pods: &pods, usage: &usage, dedicated_images: false };
+        let candidates = Candidates { pods: &pods, usage: &usage, layout: DiskLayout::Shared };
         for signal in [Signal::MemoryAvailable, Signal::NodeFsAvailable] {
             let order: Vec<_> = candidates.ranked(signal).iter().map(|p| facts[model::name(p).parse::<usize>().unwrap()]).collect();
             prop_assert_eq!(order.len(), facts.len());
