@@ -215,6 +215,102 @@ why "a binding to a role with a typing error" 23 "$(cat "$work/refusal")" <<'Y'
 ClusterRole veiw does not exist, but ClusterRole view does
 Y
 
+section "applies that are refused, and one that hangs"
+k create rolebinding edits --clusterrole edit --user cid
+settings() { printf 'apiVersion: v1\nkind: ConfigMap\nmetadata: {name: settings}\ndata: {mode: %s, other: %s}\n' "$1" "$1"; }
+settings fast | "$KUBECTL" --as cid apply --server-side --field-manager cid-tool -f - >"$work/out" 2>&1 || cat "$work/out"
+settings slow | k apply --server-side --field-manager mine -f - >"$work/conflict" 2>&1
+why "an apply that another field manager refuses" 26 configmap/settings <<'Y'
+an apply was refused: another field manager holds .data.mode, .data.other (cid-tool)
+field manager mine, at
+.data.mode is held by field manager cid-tool, by Apply at
+.data.mode was last changed by user cid
+in revision
+in the configuration (.data.mode: "fast", .data.other: "fast")
+kubectl apply --server-side --force-conflicts: it overwrites .data.mode: "fast", .data.other: "fast", and takes them from cid-tool
+Y
+why "the same by its text" 26 "$(cat "$work/conflict")" <<'Y'
+.data.other was last changed by user cid
+Y
+why "the same to a caller without rights: what the text says, and no more" 26 "$(cat "$work/conflict")" --as eve <<'Y'
+.data.mode, .data.other is held by field manager cid-tool
+Y
+if grep -qE "user cid|fast|settings" "$work/why"; then bad "the object is told to a caller without rights"; else ok "nothing of the object is told to them"; fi
+settings slow | k apply --server-side --field-manager mine --force-conflicts -f - >"$work/out" 2>&1
+why "an apply that went through" 0 configmap/settings <<'Y'
+nothing is wrong with it
+Y
+# A server that accepts connections and never answers.
+python3 -c 'import socket, sys, time
+s = socket.create_server(("127.0.0.1", 0))
+print(s.getsockname()[1], flush=True)
+kept = []
+while True:
+    kept.append(s.accept())' >"$work/silent" &
+processes+=($!)
+soon "a server that does not answer" test -s "$work/silent"
+apply <<Y
+apiVersion: admissionregistration.k8s.io/v1
+kind: ValidatingWebhookConfiguration
+metadata: {name: silent}
+webhooks:
+- name: silent.acme.example.com
+  sideEffects: None
+  admissionReviewVersions: [v1]
+  timeoutSeconds: 1
+  clientConfig: {url: "https://127.0.0.1:$(cat "$work/silent")/"}
+  rules: [{apiGroups: [""], apiVersions: [v1], operations: [UPDATE], resources: [configmaps]}]
+Y
+soon "the webhook is asked" refused silent.acme.example.com k patch configmap settings -p '{"data":{"mode":"new"}}'
+why "a write that hangs" 24 configmap/settings <<'Y'
+a write of it hung until webhook silent.acme.example.com had timed out
+validatingwebhookconfiguration/silent names it: https://127.0.0.1:
+which each request waits for up to 1 s
+kaji why validatingwebhookconfiguration/silent
+Y
+k delete validatingwebhookconfiguration silent
+
+section "images, and a rollout"
+k run pulls --image registry.example.com/web:404
+soon "the image is not there" shows ImagePullBackOff k get pod pulls -o 'jsonpath={.status.containerStatuses[0].state.waiting.reason}'
+why "an image that cannot be pulled" 12 pod/pulls <<'Y'
+the image registry.example.com/web:404 cannot be pulled
+known    container pulls waits: ImagePullBackOff
+Y
+k create deployment rolls --image web:1 --replicas 2
+soon "the deployment is ready" shows 2 k get deployment rolls -o 'jsonpath={.status.readyReplicas}'
+k set image deployment/rolls web=web:404
+soon "its new pod waits" shows ImagePullBackOff k get pods -l app=rolls -o 'jsonpath={.items[*].status.containerStatuses[0].state.waiting.reason}'
+why "a rollout that a bad image holds up" 12 deployment/rolls <<'Y'
+the image web:404 cannot be pulled
+Y
+
+section "an extension server that is gone"
+k create namespace held
+apply <<'Y'
+apiVersion: apiregistration.k8s.io/v1
+kind: APIService
+metadata: {name: v1.gone.example.com}
+spec:
+  group: gone.example.com
+  version: v1
+  groupPriorityMinimum: 1000
+  versionPriority: 10
+  insecureSkipTLSVerify: true
+  service: {namespace: shop, name: gone}
+Y
+soon "it is not available" shows False k get apiservice v1.gone.example.com -o 'jsonpath={.status.conditions[?(@.type=="Available")].status}'
+k delete namespace held --wait=false
+soon "the namespace says so" shows True k get namespace held -o \
+  'jsonpath={.status.conditions[?(@.type=="NamespaceDeletionDiscoveryFailure")].status}'
+why "a namespace that an extension server holds" 16 namespace/held <<'Y'
+NamespaceDeletionDiscoveryFailure is True
+APIService v1.gone.example.com is not available: its objects cannot be deleted
+kaji why apiservice/v1.gone.example.com
+Y
+k delete apiservice v1.gone.example.com
+soon "without it the namespace goes" refused NotFound k get namespace held
+
 # says NAME CODE ARGUMENTS… : what a command prints must contain each of the lines on standard input, in their order, and none of
 # those that begin with !.
 says() {

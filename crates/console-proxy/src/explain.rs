@@ -2,7 +2,7 @@
 
 use crate::{AnswerBody, PATIENCE, Proxy, json_answer, refusal};
 use http::{Response, StatusCode};
-use kaji_explain::{ApiServer, ExplainError, Report, Request, Subject, explain, explain_forbidden};
+use kaji_explain::{ApiServer, ExplainError, Report, Subject, explain, explain_text};
 use kaji_meta::Query;
 
 impl Proxy {
@@ -31,14 +31,13 @@ impl Proxy {
 
     async fn explained(&self, query: &Query) -> Result<Report, ExplainError> {
         let server = ApiServer::new(self.client.clone());
+        let (namespace, now) = (query.first("namespace").unwrap_or(&self.namespace), jiff::Timestamp::now());
+        let subject = Subject::parse(&[query.first("subject").unwrap_or_default().to_owned()]);
         if let Some(text) = query.first("refusal") {
-            let request = Request::parse(text)
-                .ok_or_else(|| ExplainError::Subject("this is no refusal of the API server".to_owned()))?;
-            return Ok(explain_forbidden(&server, &request).await);
+            let report = explain_text(&server, text, subject.as_ref().ok(), namespace, now).await?;
+            return report
+                .ok_or_else(|| ExplainError::Subject("this is no refusal of the API server".to_owned()));
         }
-        let subject = [query.first("subject").unwrap_or_default().to_owned()];
-        let subject = Subject::parse(&subject)?;
-        let namespace = query.first("namespace").unwrap_or(&self.namespace);
-        explain(&server, &subject, namespace, jiff::Timestamp::now()).await
+        explain(&server, &subject?, namespace, now).await
     }
 }

@@ -169,6 +169,11 @@ impl Discovery {
         self.resources.iter().any(|r| r.group == group)
     }
 
+    /// The resource of a group by its plural.
+    pub fn of_plural(&self, group: &str, plural: &str) -> Option<&Resource> {
+        self.resources.iter().find(|r| r.group == group && r.plural == plural)
+    }
+
     /// The resource of objects of a kind.
     pub fn of_kind(&self, api_version: &str, kind: &str) -> Option<&Resource> {
         let group = api_version.split_once('/').map_or("", |(group, _)| group);

@@ -13,7 +13,11 @@ pub use fields::{FieldChange, changes, leaves};
 pub use moment::Moment;
 pub use restore::Restoration;
 
-use crate::{Api, ExplainError, Refusal, Subject, discovery::Discovery, table::align};
+use crate::{
+    Api, ExplainError, Refusal, Subject,
+    discovery::{Discovery, Resource},
+    table::align,
+};
 use jiff::Timestamp;
 use kaji_meta::{
     fields::escape_value,
@@ -28,6 +32,8 @@ const REVISIONS: &str = "revisions";
 const API: &str = "/apis/history.kaji.dev/v1alpha1";
 /// Answers that are read; 500 revisions each.
 const PAGES: usize = 2_000;
+/// For an explanation, which is to be quick.
+const EXPLAINED_PAGES: usize = 20;
 /// What stands for a value that is not kept.
 const REDACTED: &str = "redacted:";
 
@@ -136,9 +142,35 @@ impl ObjectHistory {
     pub async fn read(api: &dyn Api, subject: &Subject, namespace: &str) -> Result<Self, ExplainError> {
         let discovery = Discovery::read(api).await?;
         let resource = discovery.resolve(&subject.kind)?;
+        let text = "the server keeps no history: it is no Kaji, was started with --history=false, or has its store in memory";
+        let history =
+            ObjectHistory::pages(api, &discovery, resource, (namespace, &subject.name), PAGES).await?;
+        history.ok_or_else(|| ExplainError::Unreadable(text.into()))
+    }
+
+    /// Reads it whole for an explanation; `None` where the server keeps no history.
+    ///
+    /// # Errors
+    /// When the caller may not read it, or it is too long for that.
+    pub(crate) async fn of(
+        api: &dyn Api,
+        discovery: &Discovery,
+        resource: &Resource,
+        namespace: &str,
+        name: &str,
+    ) -> Result<Option<Self>, ExplainError> {
+        ObjectHistory::pages(api, discovery, resource, (namespace, name), EXPLAINED_PAGES).await
+    }
+
+    async fn pages(
+        api: &dyn Api,
+        discovery: &Discovery,
+        resource: &Resource,
+        (namespace, name): (&str, &str),
+        pages: usize,
+    ) -> Result<Option<Self>, ExplainError> {
         if !discovery.has("history.kaji.dev", REVISIONS) {
-            let text = "the server keeps no history: it is no Kaji, was started with --history=false, or has its store in memory";
-            return Err(ExplainError::Unreadable(text.into()));
+            return Ok(None);
         }
         let namespace = if resource.namespaced { namespace } else { "" };
         let mut history = ObjectHistory {
@@ -146,18 +178,18 @@ impl ObjectHistory {
             group: resource.group.clone(),
             plural: resource.plural.clone(),
             namespace: namespace.to_owned(),
-            name: subject.name.clone(),
-            path: resource.path(namespace, &subject.name),
+            name: name.to_owned(),
+            path: resource.path(namespace, name),
             collection: resource.path(namespace, ""),
             revisions: vec![],
         };
         let mut token = String::new();
-        for _ in 0..PAGES {
+        for _ in 0..pages {
             let list = api.get(&history.page(&token)).await.map_err(unreadable)?;
             history.revisions.extend(arr_at(&list, &["items"]).iter().filter_map(Revision::of));
             str_at(&list, &["metadata", "continue"]).clone_into(&mut token);
             if token.is_empty() {
-                return Ok(history);
+                return Ok(Some(history));
             }
         }
         Err(ExplainError::Unreadable(format!(

@@ -5,7 +5,8 @@
 //! - `discovery`: which resource a name of the command line means.
 //! - `report`: chains of statements with their certainty, as text and as JSON, and the exit code.
 //! - `questions`: one file a question, one line each in the table of `questions.rs`.
-//! - `rights`: why a request is forbidden, from the text of the refusal or from its attributes.
+//! - `rights`: why a request is forbidden, from the text of the refusal or from its attributes; `conflicts`: the text of a refused apply;
+//!   `managed_fields`: the manager that holds a field.
 //! - `history`: revisions of an object; `tree`: its owners, dependents and references; `events`: what was observed of these.
 //! - `top`: what nodes and pods use; `table`: columns of text.
 //! - `names`: names that are nearly the same; `paths`: paths of objects, with names escaped.
@@ -18,9 +19,11 @@
 mod api;
 mod api_server;
 mod case;
+mod conflicts;
 mod discovery;
 pub mod events;
 pub mod history;
+mod managed_fields;
 mod names;
 mod paths;
 mod questions;
@@ -37,6 +40,7 @@ mod tree;
 
 pub use api::{Api, Refusal};
 pub use api_server::ApiServer;
+pub use conflicts::{ApplyConflicts, Holder};
 pub use discovery::Subject;
 pub use report::{Cause, Certainty, Report, Sort, Statement};
 pub use rights::Request;
@@ -92,6 +96,73 @@ pub async fn explain(
     };
     let case = Case::new(&reader, &discovery, resource, &object, now);
     let causes = questions::answer(&case).await;
+    Ok(Report { subject: case.title(), causes, unknown: reader.refused() })
+}
+
+/// Explains the text of a refusal, with the object that it is about if that is known: a request that is forbidden, an apply that
+/// conflicts, or a webhook that could not be called. `None` for any other text.
+///
+/// # Errors
+/// When the object cannot be read.
+pub async fn explain_text(
+    api: &dyn Api,
+    text: &str,
+    subject: Option<&Subject>,
+    namespace: &str,
+    now: jiff::Timestamp,
+) -> Result<Option<Report>, ExplainError> {
+    if let Some(conflicts) = ApplyConflicts::parse(text) {
+        return explain_conflicts(api, &conflicts, subject, namespace, now).await.map(Some);
+    }
+    if let Some(request) = Request::parse(text) {
+        return Ok(Some(explain_forbidden(api, &request).await));
+    }
+    let Some(called) = questions::webhook::Called::of(text) else { return Ok(None) };
+    let reader = Reader::new(api);
+    let cause = Cause::new(Sort::Webhook, called.summary());
+    let causes = vec![match called.find(&reader).await {
+        Some(found) => found.described(cause),
+        None => cause,
+    }];
+    Ok(Some(Report { subject: "Write".to_owned(), causes, unknown: reader.refused() }))
+}
+
+/// Explains an apply that was refused. Without its object, that is the one whose refusal the server remembers with these conflicts.
+async fn explain_conflicts(
+    api: &dyn Api,
+    conflicts: &ApplyConflicts,
+    subject: Option<&Subject>,
+    namespace: &str,
+    now: jiff::Timestamp,
+) -> Result<Report, ExplainError> {
+    let reader = Reader::new(api);
+    let discovery = Discovery::read(api).await?;
+    let found = match subject {
+        Some(subject) => {
+            let resource = discovery.resolve(&subject.kind)?;
+            let namespace = if resource.namespaced { namespace } else { "" };
+            Some((resource, namespace.to_owned(), subject.name.clone(), None))
+        }
+        None => questions::refusals::of_conflicts(&reader, &discovery, conflicts, namespace).await,
+    };
+    let of_text = |unknown| {
+        let causes = vec![questions::conflict::of_text(conflicts)];
+        Report { subject: "Apply".to_owned(), causes, unknown }
+    };
+    let Some((resource, namespace, name, refused)) = found else { return Ok(of_text(reader.refused())) };
+    let object = match reader.get(&resource.path(&namespace, &name)).await {
+        reader::Found::Object(object) => object,
+        reader::Found::Absent => {
+            return Err(ExplainError::NotFound(format!("{} \"{name}\" not found", resource.argument())));
+        }
+        reader::Found::Unreadable => return Ok(of_text(reader.refused())),
+    };
+    let case = Case::new(&reader, &discovery, resource, &object, now);
+    let mut cause = Cause::new(Sort::Conflict, questions::conflict::summary(conflicts));
+    if let Some(refused) = refused {
+        cause = cause.known(refused);
+    }
+    let causes = vec![questions::conflict::explained(&case, conflicts, cause).await];
     Ok(Report { subject: case.title(), causes, unknown: reader.refused() })
 }
 

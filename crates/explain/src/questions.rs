@@ -7,6 +7,7 @@ mod autoscaler;
 mod budget;
 mod certificate;
 mod claim;
+pub(crate) mod conflict;
 mod containers;
 mod decisions;
 mod deletion;
@@ -18,7 +19,7 @@ mod quota;
 pub(crate) mod refusals;
 mod scheduling;
 mod service;
-mod webhook;
+pub(crate) mod webhook;
 mod workload;
 
 use crate::{case::Case, report::Cause};
@@ -38,15 +39,20 @@ fn any(_: &Value) -> bool {
     true
 }
 
+/// Webhooks are not asked about webhooks.
+fn is_written(object: &Value) -> bool {
+    !object::kind(object).ends_with("WebhookConfiguration")
+}
+
 /// Whether an object makes pods from a template, of whichever kind it is.
 fn has_pod_template(object: &Value) -> bool {
     object::at(object, &["spec", "template", "spec"]).is_some()
 }
 
 macro_rules! questions {
-    ($($about:expr => $module:ident),* $(,)?) => {
+    ($($about:expr => $module:ident :: $question:ident),* $(,)?) => {
         const QUESTIONS: &[Question] =
-            &[$(Question { about: $about, answer: |case| Box::pin($module::causes(case)) }),*];
+            &[$(Question { about: $about, answer: |case| Box::pin($module::$question(case)) }),*];
     };
 }
 
@@ -58,24 +64,25 @@ macro_rules! kind {
 }
 
 questions! {
-    any => deletion,
-    any => refusals,
-    any => decisions,
-    kind!("Pod" | "PodGroup") => gang,
-    kind!("Pod") => scheduling,
-    kind!("Pod") => pod_volumes,
-    kind!("Pod") => containers,
-    kind!("Pod") => eviction,
-    has_pod_template => workload,
-    kind!("Service") => service,
-    kind!("PersistentVolumeClaim") => claim,
-    kind!("ResourceQuota") => quota,
-    kind!("HorizontalPodAutoscaler") => autoscaler,
-    kind!("CertificateSigningRequest") => certificate,
-    kind!("PodDisruptionBudget") => budget,
-    kind!("MutatingWebhookConfiguration" | "ValidatingWebhookConfiguration") => webhook,
-    kind!("APIService") => api_service,
-    kind!("Node") => node,
+    any => deletion::causes,
+    any => refusals::causes,
+    any => decisions::causes,
+    is_written => webhook::hanging,
+    kind!("Pod" | "PodGroup") => gang::causes,
+    kind!("Pod") => scheduling::causes,
+    kind!("Pod") => pod_volumes::causes,
+    kind!("Pod") => containers::causes,
+    kind!("Pod") => eviction::causes,
+    has_pod_template => workload::causes,
+    kind!("Service") => service::causes,
+    kind!("PersistentVolumeClaim") => claim::causes,
+    kind!("ResourceQuota") => quota::causes,
+    kind!("HorizontalPodAutoscaler") => autoscaler::causes,
+    kind!("CertificateSigningRequest") => certificate::causes,
+    kind!("PodDisruptionBudget") => budget::causes,
+    kind!("MutatingWebhookConfiguration" | "ValidatingWebhookConfiguration") => webhook::causes,
+    kind!("APIService") => api_service::causes,
+    kind!("Node") => node::causes,
 }
 
 /// Asks all questions about an object.

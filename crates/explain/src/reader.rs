@@ -67,12 +67,18 @@ impl<'a> Reader<'a> {
         Reader { api, objects: Mutex::default(), lists: Mutex::default(), refused: Mutex::default() }
     }
 
+    /// The server, for reads that are no objects.
+    pub fn api(&self) -> &'a dyn Api {
+        self.api
+    }
+
     /// What could not be read, in the server's words.
     pub fn refused(&self) -> Vec<String> {
         self.refused.lock().unwrap_or_else(PoisonError::into_inner).iter().cloned().collect()
     }
 
-    fn refuse(&self, message: String) {
+    /// Keeps what could not be read otherwise than by this.
+    pub fn refuse(&self, message: String) {
         self.refused.lock().unwrap_or_else(PoisonError::into_inner).insert(message);
     }
 

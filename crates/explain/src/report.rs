@@ -59,6 +59,8 @@ pub enum Sort {
     Webhook,
     /// A node.
     Node,
+    /// Fields that another field manager holds.
+    Conflict,
 }
 
 impl Sort {

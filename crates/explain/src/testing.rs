@@ -1,6 +1,6 @@
 //! An API server of fixtures: objects by path, made of YAML-like JSON, and refusals.
 
-use crate::{Api, Refusal, Request, Subject, explain, explain_forbidden};
+use crate::{Api, Refusal, Request, Subject, explain, explain_forbidden, explain_text};
 use futures_util::future::BoxFuture;
 use kaji_meta::{labels::Selector, object};
 use serde_json::{Value, json};
@@ -58,6 +58,7 @@ const RESOURCES: &[(&str, &str, &str, &str, bool)] = &[
     ("podgroups", "podgroup", "PodGroup", "scheduling.k8s.io/v1beta1", true),
     ("refusals", "refusal", "Refusal", "kaji.dev/v1alpha1", true),
     ("decisions", "decision", "Decision", "kaji.dev/v1alpha1", true),
+    ("revisions", "revision", "Revision", "history.kaji.dev/v1alpha1", true),
     ("roles", "role", "Role", "rbac.authorization.k8s.io/v1", true),
     ("clusterroles", "clusterrole", "ClusterRole", "rbac.authorization.k8s.io/v1", false),
     ("rolebindings", "rolebinding", "RoleBinding", "rbac.authorization.k8s.io/v1", true),
@@ -139,6 +140,17 @@ impl Fixture {
         explain_forbidden(self, &Request::parse(text).unwrap()).await.to_string()
     }
 
+    /// The explanation of a refusal's text, about an object if that is named.
+    pub async fn why_text(&self, text: &str, subject: Option<&str>) -> String {
+        let subject = subject.map(|subject| Subject::parse(&[subject.to_owned()]).unwrap());
+        let now = "2026-01-01T00:10:00Z".parse().unwrap();
+        match explain_text(self, text, subject.as_ref(), "d", now).await {
+            Ok(Some(report)) => report.to_string(),
+            Ok(None) => "no refusal\n".to_owned(),
+            Err(error) => format!("error: {error}\n"),
+        }
+    }
+
     fn answer(&self, path: &str) -> Result<Value, Refusal> {
         if matches!(path, "/api" | "/apis") {
             let mut document = discovery(path == "/api");
@@ -197,8 +209,12 @@ fn selected(object: &Value, query: &str) -> bool {
             Selector::parse(&text).unwrap().matches_object(object)
         }
         Some(("fieldSelector", selector)) => {
-            let (_, uid) = selector.split_once("%3D").unwrap();
-            object["involvedObject"]["uid"] == uid
+            let text = selector.replace("%3D", "=").replace("%2C", ",");
+            text.split(',').all(|term| {
+                let (path, wanted) = term.split_once('=').unwrap();
+                let pointer = format!("/{}", path.replace('.', "/"));
+                object.pointer(&pointer).and_then(Value::as_str).unwrap_or_default() == wanted
+            })
         }
         _ => true,
     })

@@ -1,5 +1,6 @@
 //! Explanations of broken objects, in full.
 
+mod conflicts;
 mod decisions;
 mod near_misses;
 
@@ -509,14 +510,17 @@ async fn tells_writes_that_were_refused() {
             "lastTimestamp": "2026-01-01T00:05:00Z", "message": message, "rule": rule,
             "object": {"group": "apps", "resource": resource, "namespace": "d", "name": name, "owner": owner}})
     };
-    let conflict = "Apply failed with 1 conflict: conflict with \"scaler\": .spec.replicas";
+    let invalid = "Deployment.apps \"web\" is invalid: spec.replicas: Invalid value: -1";
     let denied = "admission webhook \"guard.acme.example.com\" denied the request: no";
-    let changed = |name: &str, time: &str| json!({"kind": "Deployment", "name": name, "metadata": {"managedFields": [{"time": time}]}});
+    let changed = |name: &str, time: &str| {
+        json!({"kind": "Deployment", "name": name, "metadata": {"managedFields": [
+        {"time": time}, {"time": "2026-01-01T00:09:30Z", "subresource": "status"}]}})
+    };
     let server = fixture(&[
         changed("web", "2026-01-01T00:00:00Z"),
         changed("later", "2026-01-01T00:09:00Z"),
-        refusal("web", "deployments", "", json!({"kind": "FieldManager", "name": "scaler"}), conflict),
-        refusal("later", "deployments", "", json!({"kind": "FieldManager", "name": "scaler"}), conflict),
+        refusal("web", "deployments", "", json!({"kind": "Validation"}), invalid),
+        refusal("later", "deployments", "", json!({"kind": "Validation"}), invalid),
         refusal(
             "new",
             "deployments",
@@ -530,10 +534,9 @@ async fn tells_writes_that_were_refused() {
         text += &server.why(&format!("deployment/{name}")).await;
     }
     expect![[r#"
-        Deployment d/web: FieldManager scaler refused a write of it
+        Deployment d/web: Validation refused a write of it
           known    patch of deployments/web by bob, field manager mine, at 2026-01-01T00:05:00Z
-          known    Apply failed with 1 conflict: conflict with "scaler": .spec.replicas
-          fix      let the other manager give the field up; or leave it out; or --force-conflicts to take it
+          known    Deployment.apps "web" is invalid: spec.replicas: Invalid value: -1
         Deployment d/later: nothing is wrong with it
         deployments "new" not found: Webhook guard.acme.example.com refused a write of it
           known    patch of deployments/new by bob, field manager mine, at 2026-01-01T00:05:00Z

@@ -6,7 +6,7 @@
 use crate::Cli;
 use clap::{Args, Parser, ValueEnum};
 use kaji_access::client_connection::config_of_flags;
-use kaji_explain::{ApiServer, Report, Request, Subject, explain, explain_forbidden};
+use kaji_explain::{ApiServer, Report, Subject, explain, explain_text};
 use kaji_options::ClientConnectionFlags;
 use std::{ffi::OsStr, io::Write, path::Path, process::ExitCode};
 
@@ -16,7 +16,8 @@ const PLUGIN: &str = "kubectl-why";
 /// Flags of `kaji why`.
 #[derive(Args)]
 pub struct Why {
-    /// KIND/NAME or KIND NAME, as kubectl takes it; or the text of a refusal: 'pods is forbidden: User "bob" cannot list …'.
+    /// KIND/NAME or KIND NAME, as kubectl takes it; or the text of a refusal: 'pods is forbidden: User "bob" cannot list …', 'Apply failed
+    /// with 1 conflict: …' (KIND/NAME before it says of which object), '… failed calling webhook …'.
     #[arg(required = true, num_args = 1..=2, value_name = "KIND/NAME")]
     subject: Vec<String>,
     /// The form of the answer.
@@ -68,11 +69,14 @@ async fn answer(args: &Why) -> Result<Report, Box<dyn std::error::Error>> {
     let config = config_of_flags(&args.connection).await?;
     let namespace = config.default_namespace.clone();
     let server = ApiServer::new(kube::Client::try_from(config)?);
-    if let [text] = args.subject.as_slice()
-        && let Some(request) = Request::parse(text)
-    {
-        return Ok(explain_forbidden(&server, &request).await);
+    let now = jiff::Timestamp::now();
+    // The text is the last argument; what is before it, if anything, the object.
+    if let Some((text, before)) = args.subject.split_last() {
+        let subject = Subject::parse(before).ok();
+        if let Some(report) = explain_text(&server, text, subject.as_ref(), &namespace, now).await? {
+            return Ok(report);
+        }
     }
     let subject = Subject::parse(&args.subject)?;
-    Ok(explain(&server, &subject, &namespace, jiff::Timestamp::now()).await?)
+    Ok(explain(&server, &subject, &namespace, now).await?)
 }

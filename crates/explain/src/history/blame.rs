@@ -74,6 +74,28 @@ pub fn origins(history: &ObjectHistory) -> Vec<Origin> {
     known.into_iter().map(|(path, (value, by))| Origin::new(path, value, by)).collect()
 }
 
+impl ObjectHistory {
+    /// The revision that last changed what `field` finds in a state; `None` if that is from before the recorded ones.
+    pub(crate) fn last_change(&self, field: impl Fn(&Value) -> Option<Value>) -> Option<&Revision> {
+        let (mut former, mut by, mut missing) = (None, None, None);
+        for revision in &self.revisions {
+            match (revision.change.as_str(), &revision.state) {
+                ("Gap", _) => missing = Some(revision),
+                ("Deleted" | "Purged", _) => (former, by) = (None, None),
+                (change, Some(state)) => {
+                    let value = field(state);
+                    if value != former {
+                        by = if change == "Former" { None } else { missing.or(Some(revision)) };
+                    }
+                    (former, missing) = (value, None);
+                }
+                (_, None) => {}
+            }
+        }
+        by
+    }
+}
+
 /// The same as text: revision, time, user, manager, and the field with its value.
 pub fn blame(history: &ObjectHistory) -> String {
     let row = |origin: &Origin| {

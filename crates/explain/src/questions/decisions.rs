@@ -85,6 +85,14 @@ pub async fn of_webhook(case: &Case<'_>, webhook: &str) -> Option<String> {
     decisions.iter().find(failed).map(last)
 }
 
+/// The last calls of webhooks that failed, of all configurations.
+pub async fn of_webhooks(case: &Case<'_>) -> Vec<Value> {
+    // As events, decisions about objects of the cluster are in this namespace.
+    let mut decisions = in_namespace(case, "default").await;
+    decisions.retain(|decision| is_of(decision, WEBHOOKS));
+    decisions
+}
+
 /// What the last request to an APIService's server failed with.
 pub async fn of_api_service(case: &Case<'_>) -> Option<String> {
     let decisions = decisions(case).await;
@@ -93,9 +101,12 @@ pub async fn of_api_service(case: &Case<'_>) -> Option<String> {
 
 /// What the server remembers of the object's namespace; nothing if it is no Kaji.
 async fn decisions(case: &Case<'_>) -> Vec<Value> {
-    let Some(resource) = case.discovery.of_kind(GROUP_VERSION, "Decision") else { return vec![] };
     // As events, decisions about objects of the cluster are in this namespace.
-    let namespace = if case.namespace().is_empty() { "default" } else { case.namespace() };
+    in_namespace(case, if case.namespace().is_empty() { "default" } else { case.namespace() }).await
+}
+
+async fn in_namespace(case: &Case<'_>, namespace: &str) -> Vec<Value> {
+    let Some(resource) = case.discovery.of_kind(GROUP_VERSION, "Decision") else { return vec![] };
     let list = case.reader.list(&resource.path(namespace, "")).await;
     list.map_or_else(Vec::new, |list| list.to_vec())
 }
@@ -112,7 +123,8 @@ fn is_about(decision: &Value, case: &Case<'_>) -> bool {
         && of("name") == case.name()
 }
 
-fn last(decision: &Value) -> String {
+/// When it was last decided, and what.
+pub fn last(decision: &Value) -> String {
     format!("{}: {}", times(decision), str_at(decision, &["message"]))
 }
 

@@ -1,9 +1,12 @@
 //! Writes that were refused lately, as Kaji's API server remembers them (`refusals.kaji.dev`).
 //!
-//! Invariant: a refusal that is older than the last change of the object says nothing about it any more.
+//! Invariant: a refusal that is older than the last change of the object says nothing about it any more. A conflict counts for as
+//! long as the other manager holds the fields, whatever else has changed.
 
+use super::{conflict, webhook};
 use crate::{
     case::Case,
+    conflicts::ApplyConflicts,
     discovery::{Discovery, Resource},
     reader::Reader,
     report::{Cause, Sort},
@@ -20,19 +23,80 @@ pub async fn causes(case: &Case<'_>) -> Vec<Cause> {
     if !case.is_first() {
         return vec![];
     }
-    let changed = arr_at(case.object, &["metadata", "managedFields"])
-        .iter()
-        .map(|entry| str_at(entry, &["time"]))
-        .max();
-    let changed = changed.or(object::creation_timestamp(case.object)).unwrap_or_default();
+    let changed = |counts: fn(&Value) -> bool| {
+        let entries =
+            arr_at(case.object, &["metadata", "managedFields"]).iter().filter(|entry| counts(entry));
+        let last = entries.map(|entry| str_at(entry, &["time"])).max();
+        last.or(object::creation_timestamp(case.object)).unwrap_or_default()
+    };
+    // What becomes of an object shows in its status, but its status says nothing of a write of its spec.
+    let (changed, written) =
+        (changed(|_| true), changed(|entry| str_at(entry, &["subresource"]) != "status"));
     let owner = format!("{} {}", object::kind(case.object), case.name());
     let refusals = refusals(case.reader, case.discovery, case.namespace()).await;
-    let about = refusals.iter().filter(|refusal| {
-        let owned = str_at(refusal, &["object", "owner"]) == owner;
-        (owned || is_about(refusal, case.resource, case.namespace(), case.name()))
-            && str_at(refusal, &["lastTimestamp"]) >= changed
-    });
-    about.take(SHOWN).map(cause).collect()
+    let mut causes = vec![];
+    for refusal in &refusals {
+        let text = |member: &str| str_at(refusal, &[member]);
+        let when = text("lastTimestamp");
+        if is_about(refusal, case.resource, case.namespace(), case.name()) {
+            let conflicts = ApplyConflicts::parse(text("message"));
+            let holds = match &conflicts {
+                Some(conflicts) => conflict::holds_still(case.object, conflicts, text("fieldManager"), when),
+                None => when >= written,
+            };
+            if holds {
+                causes.extend(of_refusal(case, refusal, conflicts.as_ref()).await);
+            }
+        } else if str_at(refusal, &["object", "owner"]) == owner && when >= changed {
+            causes.extend(of_refusal(case, refusal, None).await);
+        }
+        if causes.len() >= SHOWN {
+            break;
+        }
+    }
+    causes
+}
+
+/// What a refusal says, and what is behind it.
+async fn of_refusal(case: &Case<'_>, refusal: &Value, conflicts: Option<&ApplyConflicts>) -> Vec<Cause> {
+    if let Some(conflicts) = conflicts {
+        let cause = Cause::new(Sort::Conflict, conflict::summary(conflicts)).known(request(refusal));
+        return vec![conflict::explained(case, conflicts, cause).await];
+    }
+    let mut found = cause(refusal);
+    let mut causes = vec![];
+    let message = str_at(refusal, &["message"]);
+    if let Some(called) = webhook::Called::of(message) {
+        found.summary = called.summary();
+        if let Some(configured) = called.find(case.reader).await {
+            found = configured.described(found);
+        }
+        causes = webhook::named_in(case, message).await;
+    }
+    causes.insert(0, found);
+    causes
+}
+
+/// The object of an apply with these conflicts that the server remembers, and the request: in this namespace, or without one.
+pub async fn of_conflicts<'a>(
+    reader: &Reader<'_>,
+    discovery: &'a Discovery,
+    conflicts: &ApplyConflicts,
+    namespace: &str,
+) -> Option<(&'a Resource, String, String, Option<String>)> {
+    for namespace in [namespace, ""] {
+        for refusal in refusals(reader, discovery, namespace).await {
+            if ApplyConflicts::parse(str_at(&refusal, &["message"])).as_ref() != Some(conflicts) {
+                continue;
+            }
+            let of = |member: &str| str_at(&refusal, &["object", member]);
+            if let Some(resource) = discovery.of_plural(of("group"), of("resource")) {
+                let (namespace, name) = (of("namespace").to_owned(), of("name").to_owned());
+                return Some((resource, namespace, name, Some(request(&refusal))));
+            }
+        }
+    }
+    None
 }
 
 /// Writes of an object that is not there that were refused.
@@ -44,12 +108,18 @@ pub async fn of_missing(
     name: &str,
 ) -> Vec<Cause> {
     let refusals = refusals(reader, discovery, namespace).await;
-    refusals
-        .iter()
-        .filter(|refusal| is_about(refusal, resource, namespace, name))
-        .take(SHOWN)
-        .map(cause)
-        .collect()
+    let mut causes = vec![];
+    for refusal in refusals.iter().filter(|r| is_about(r, resource, namespace, name)).take(SHOWN) {
+        let mut cause = cause(refusal);
+        if let Some(called) = webhook::Called::of(str_at(refusal, &["message"])) {
+            cause.summary = called.summary();
+            if let Some(found) = called.find(reader).await {
+                cause = found.described(cause);
+            }
+        }
+        causes.push(cause);
+    }
+    causes
 }
 
 /// Whether a rule of this kind has refused a write of the object.
@@ -84,25 +154,13 @@ fn is_about(refusal: &Value, resource: &Resource, namespace: &str, name: &str) -
         && of("name") == name
 }
 
-fn cause(refusal: &Value) -> Cause {
+/// `patch of deployments/web by bob, field manager mine, at …`
+fn request(refusal: &Value) -> String {
     let text = |path: &[&str]| str_at(refusal, path).to_owned();
-    let rule = text(&["rule", "kind"]);
-    let sort = match rule.as_str() {
-        "ResourceQuota" => Sort::Quota,
-        "Webhook" => Sort::Webhook,
-        "DisruptionBudget" => Sort::Disruption,
-        "RBAC" => Sort::Forbidden,
-        _ => Sort::Rollout,
-    };
-    let named = match text(&["rule", "name"]).as_str() {
-        "" => rule.clone(),
-        name => format!("{rule} {name}"),
-    };
     let what = match text(&["object", "name"]).as_str() {
         "" => text(&["object", "resource"]),
         name => format!("{}/{name}", text(&["object", "resource"])),
     };
-    let summary = format!("{} refused a write of it", named);
     let times = match i64_at(refusal, &["count"]).unwrap_or(1) {
         1 => format!("at {}", text(&["lastTimestamp"])),
         count => format!("{count} times from {} to {}", text(&["firstTimestamp"]), text(&["lastTimestamp"])),
@@ -111,18 +169,31 @@ fn cause(refusal: &Value) -> Cause {
         "" => String::new(),
         manager => format!(", field manager {manager}"),
     };
-    let mut cause = Cause::new(sort, summary).known(format!(
-        "{} of {what} by {}{manager}, {times}",
-        text(&["verb"]),
-        text(&["user"])
-    ));
+    format!("{} of {what} by {}{manager}, {times}", text(&["verb"]), text(&["user"]))
+}
+
+fn cause(refusal: &Value) -> Cause {
+    let text = |path: &[&str]| str_at(refusal, path).to_owned();
+    let rule = text(&["rule", "kind"]);
+    let sort = match rule.as_str() {
+        "ResourceQuota" => Sort::Quota,
+        "Webhook" => Sort::Webhook,
+        "DisruptionBudget" => Sort::Disruption,
+        "RBAC" => Sort::Forbidden,
+        "FieldManager" => Sort::Conflict,
+        _ => Sort::Rollout,
+    };
+    let named = match text(&["rule", "name"]).as_str() {
+        "" => rule.clone(),
+        name => format!("{rule} {name}"),
+    };
+    let summary = format!("{} refused a write of it", named);
+    let mut cause = Cause::new(sort, summary).known(request(refusal));
     match text(&["message"]).as_str() {
         "" => {}
         message => cause = cause.known(message),
     }
     match rule.as_str() {
-        "FieldManager" => cause
-            .fix("let the other manager give the field up; or leave it out; or --force-conflicts to take it"),
         "RBAC" => cause.fix(format!("kaji why '{}'", text(&["message"]))),
         _ => cause,
     }

@@ -1,9 +1,10 @@
-//! Admission webhooks that do not answer, and webhooks that refuse the pods of their own backend.
+//! Admission webhooks that do not answer, webhooks that refuse the pods of their own backend, and writes that wait for a webhook until its
+//! time is over.
 
 use crate::{
     case::{Case, has_ready_endpoint},
     paths::path,
-    reader::Found,
+    reader::{Found, Reader},
     report::{Cause, Sort, some},
 };
 use kaji_meta::{
@@ -13,6 +14,9 @@ use kaji_meta::{
 use serde_json::Value;
 
 const NAMED: usize = 5;
+const CONFIGURATIONS: [&str; 2] = ["validatingwebhookconfigurations", "mutatingwebhookconfigurations"];
+/// The default of timeoutSeconds.
+const TIMEOUT: i64 = 10;
 
 /// Webhooks of the configuration that have no backend, or that could not be called last.
 pub async fn causes(case: &Case<'_>) -> Vec<Cause> {
@@ -37,6 +41,110 @@ pub async fn causes(case: &Case<'_>) -> Vec<Cause> {
     causes
 }
 
+/// A webhook that could not be called, as a refusal says it.
+pub struct Called<'a> {
+    /// `guard.acme.example.com`
+    name: &'a str,
+    /// The rest of the message.
+    why: &'a str,
+}
+
+/// A webhook in its configuration.
+pub struct Configured {
+    /// `validatingwebhookconfiguration/guard`
+    configuration: String,
+    webhook: Value,
+}
+
+impl<'a> Called<'a> {
+    /// Of the API server's message `failed calling webhook "NAME": …`.
+    pub fn of(message: &'a str) -> Option<Called<'a>> {
+        let (_, rest) = message.split_once("failed calling webhook \"")?;
+        let (name, why) = rest.split_once('"')?;
+        Some(Called { name, why })
+    }
+
+    fn hangs(&self) -> bool {
+        ["deadline exceeded", "timed out", "imeout"].iter().any(|text| self.why.contains(text))
+    }
+
+    /// Of the write that called it.
+    pub fn summary(&self) -> String {
+        match self.hangs() {
+            true => format!("a write of it hung until webhook {} had timed out", self.name),
+            false => format!("webhook {} could not be called, so a write of it was refused", self.name),
+        }
+    }
+
+    /// Where it is configured, if the caller may read that.
+    pub async fn find(&self, reader: &Reader<'_>) -> Option<Configured> {
+        for plural in CONFIGURATIONS {
+            let list = reader.list(&path("admissionregistration.k8s.io/v1", "", plural, "")).await;
+            for configuration in list.unwrap_or_default().iter() {
+                let mut webhooks = arr_at(configuration, &["webhooks"]).iter();
+                if let Some(webhook) = webhooks.find(|webhook| str_at(webhook, &["name"]) == self.name) {
+                    let kind = plural.trim_end_matches('s');
+                    let configuration = format!("{kind}/{}", object::name(configuration));
+                    return Some(Configured { configuration, webhook: webhook.clone() });
+                }
+            }
+        }
+        None
+    }
+}
+
+impl Configured {
+    /// Where the webhook is, how long it is waited for, and what that means.
+    pub fn described(&self, cause: Cause) -> Cause {
+        let backend = match at(&self.webhook, &["clientConfig", "service"]) {
+            Some(service) => {
+                format!("Service {}/{}", str_at(service, &["namespace"]), str_at(service, &["name"]))
+            }
+            None => str_at(&self.webhook, &["clientConfig", "url"]).to_owned(),
+        };
+        let seconds = object::i64_at(&self.webhook, &["timeoutSeconds"]).unwrap_or(TIMEOUT);
+        let cause = cause.known(format!(
+            "{} names it: {backend}, which each request waits for up to {seconds} s",
+            self.configuration
+        ));
+        fails(&self.webhook, cause).fix(format!("kaji why {}", self.configuration))
+    }
+}
+
+/// Writes of the object that wait for webhooks which lately did not answer in time, whether they are refused then or not.
+pub async fn hanging(case: &Case<'_>) -> Vec<Cause> {
+    if !case.is_first() {
+        return vec![];
+    }
+    let refused = super::refusals::messages(case).await;
+    let mut causes = vec![];
+    for failed in super::decisions::of_webhooks(case).await {
+        let message = str_at(&failed, &["message"]);
+        let Some(called) = Called::of(message).filter(Called::hangs) else { continue };
+        if refused.iter().any(|refused| Called::of(refused).is_some_and(|other| other.name == called.name)) {
+            continue;
+        }
+        let Some(found) = called.find(case.reader).await else { continue };
+        if !arr_at(&found.webhook, &["rules"]).iter().any(|rule| asks_about_updates(rule, case)) {
+            continue;
+        }
+        let summary = format!("writes of it wait for webhook {}, which does not answer", called.name);
+        let cause = Cause::new(Sort::Webhook, summary)
+            .known(format!("its last call failed {}", super::decisions::last(&failed)));
+        causes.push(found.described(cause));
+    }
+    causes
+}
+
+/// Whether a rule is about changes of the object. Selectors are not looked at: they say less, and never more.
+fn asks_about_updates(rule: &Value, case: &Case<'_>) -> bool {
+    let has = |path: &str, wanted: &str| strs_at(rule, &[path]).any(|is| is == "*" || is == wanted);
+    let resources = strs_at(rule, &["resources"]).any(|is| is == "*/*");
+    has("operations", "UPDATE")
+        && has("apiGroups", &case.resource.group)
+        && (resources || has("resources", &case.resource.plural))
+}
+
 /// The webhook that a message of the API server names: `failed calling webhook "NAME": …`.
 pub async fn named_in(case: &Case<'_>, message: &str) -> Vec<Cause> {
     let Some(name) =
@@ -45,7 +153,7 @@ pub async fn named_in(case: &Case<'_>, message: &str) -> Vec<Cause> {
         return vec![];
     };
     let mut causes = vec![];
-    for plural in ["validatingwebhookconfigurations", "mutatingwebhookconfigurations"] {
+    for plural in CONFIGURATIONS {
         for configuration in case
             .reader
             .list(&path("admissionregistration.k8s.io/v1", "", plural, ""))
