@@ -5,7 +5,7 @@
 use kaji_engine::Attributions;
 use kaji_history::{DIR, History, HistoryOptions, Sources};
 use kaji_meta::time::Clock;
-use kaji_options::{HistoryConfig, Options, StoreKind};
+use kaji_options::{HistoryConfig, Options, SecretValues, StoreKind};
 use kaji_store::Store;
 use std::sync::Arc;
 
@@ -19,8 +19,9 @@ pub fn of_options(
     if options.store == StoreKind::Memory {
         return None;
     }
-    let HistoryConfig { limits, excluded } = options.history.clone()?;
-    let options = HistoryOptions { dir: options.data_dir.join(DIR), limits, excluded };
+    let HistoryConfig { limits, excluded, secrets } = options.history.clone()?;
+    let whole_secrets = secrets == SecretValues::Whole;
+    let options = HistoryOptions { dir: options.data_dir.join(DIR), limits, excluded, whole_secrets };
     let attributions = Arc::new(Attributions::default());
     let sources = Sources { store: store.clone(), attributions, clock: clock.clone(), encrypts };
     Some(History::new(options, sources))

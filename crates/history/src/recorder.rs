@@ -58,6 +58,8 @@ pub struct HistoryOptions {
     pub limits: Limits,
     /// Resources of which nothing is recorded.
     pub excluded: Vec<GroupResource>,
+    /// Whether values of Secrets are kept in the clear, where the store does not encrypt them.
+    pub whole_secrets: bool,
 }
 
 /// Where it comes from.
@@ -505,7 +507,9 @@ impl History {
             return;
         }
         let redaction = match (group, resource) {
-            ("", "secrets") => Redaction::Secret,
+            ("", "secrets") if !self.options.whole_secrets || (self.sources.encrypts)(&kv.key) => {
+                Redaction::Secret
+            }
             _ if (self.sources.encrypts)(&kv.key) => Redaction::Everything,
             _ => Redaction::None,
         };

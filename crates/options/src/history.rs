@@ -4,7 +4,7 @@
 //! have no effect is refused.
 
 use crate::StoreKind;
-use clap::Args;
+use clap::{Args, ValueEnum};
 use kaji_history::Limits;
 use kaji_meta::{GroupResource, Quantity};
 use std::time::Duration;
@@ -19,12 +19,28 @@ pub struct HistoryConfig {
     pub limits: Limits,
     /// Resources of which nothing is kept.
     pub excluded: Vec<GroupResource>,
+    /// How Secrets are kept.
+    pub secrets: SecretValues,
+}
+
+/// What is kept of the values of Secrets.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+pub enum SecretValues {
+    /// A hash, by which a change is visible.
+    #[default]
+    Redacted,
+    /// The values, in the clear.
+    Whole,
 }
 
 impl Default for HistoryConfig {
     /// All but events, within the archive's default limits.
     fn default() -> Self {
-        HistoryConfig { limits: Limits::default(), excluded: vec![GroupResource::new("", "events")] }
+        HistoryConfig {
+            limits: Limits::default(),
+            excluded: vec![GroupResource::new("", "events")],
+            secrets: SecretValues::Redacted,
+        }
     }
 }
 
@@ -34,7 +50,7 @@ impl Default for HistoryConfig {
 pub struct HistoryFlags {
     /// Whether each revision of each object is kept with the request that made it, in the data directory, for `kaji history` and
     /// what goes with it. Default: true with the embedded store. With etcd it is off unless asked for: each server then keeps an archive of its
-    /// own, in which the writes of other servers have no user. Values of Secrets are never kept.
+    /// own, in which the writes of other servers have no user.
     #[arg(long, num_args = 0..=1, require_equals = true, default_missing_value = "true", value_name = "BOOL")]
     history: Option<bool>,
     /// How long revisions are kept (default 168h).
@@ -46,6 +62,10 @@ pub struct HistoryFlags {
     /// Resources of which nothing is kept (plural.group), comma separated; an empty value keeps all (default events).
     #[arg(long, value_name = "RESOURCES", value_delimiter = ',')]
     history_exclude: Option<Vec<String>>,
+    /// What is kept of the values of Secrets (default redacted: a hash of each). With whole they are in the files of the history in the clear,
+    /// also those that were deleted or changed since, and can be restored; a server that encrypts its store refuses it.
+    #[arg(long, value_name = "HOW")]
+    history_secrets: Option<SecretValues>,
 }
 
 /// `64Mi`
@@ -61,8 +81,8 @@ impl HistoryFlags {
     /// What they choose for a store; `None` for no history.
     ///
     /// # Errors
-    /// For a history of objects in memory, and limits of none.
-    pub fn config(self, store: &StoreKind) -> Result<Option<HistoryConfig>, String> {
+    /// For a history of objects in memory, limits of none, and Secrets in the clear beside a store that encrypts.
+    pub fn config(self, store: &StoreKind, encrypts: bool) -> Result<Option<HistoryConfig>, String> {
         let is_kept = match (self.history, store) {
             (Some(true), StoreKind::Memory) => {
                 return Err(
@@ -77,6 +97,7 @@ impl HistoryFlags {
             ("--history-max-age", self.history_max_age.is_some()),
             ("--history-max-bytes", self.history_max_bytes.is_some()),
             ("--history-exclude", self.history_exclude.is_some()),
+            ("--history-secrets", self.history_secrets.is_some()),
         ];
         if !is_kept {
             return match given.into_iter().find(|(_, given)| *given) {
@@ -84,7 +105,12 @@ impl HistoryFlags {
                 None => Ok(None),
             };
         }
-        let HistoryConfig { limits, excluded } = HistoryConfig::default();
+        let secrets = self.history_secrets.unwrap_or_default();
+        if secrets == SecretValues::Whole && encrypts {
+            let text = "--history-secrets=whole would keep in the clear what --encryption-provider-config encrypts: leave out either";
+            return Err(text.into());
+        }
+        let HistoryConfig { limits, excluded, .. } = HistoryConfig::default();
         let named = |names: Vec<String>| {
             names.iter().filter(|name| !name.is_empty()).map(|name| GroupResource::parse(name)).collect()
         };
@@ -94,6 +120,7 @@ impl HistoryFlags {
                 age: self.history_max_age.unwrap_or(limits.age),
             },
             excluded: self.history_exclude.map_or(excluded, named),
+            secrets,
         }))
     }
 }
@@ -111,7 +138,7 @@ mod tests {
 
     fn config(line: &str, store: &StoreKind) -> Result<Option<HistoryConfig>, String> {
         let line = Line::try_parse_from(std::iter::once("kaji").chain(line.split_whitespace()));
-        line.map_err(|error| error.to_string())?.history.config(store)
+        line.map_err(|error| error.to_string())?.history.config(store, false)
     }
 
     #[test]
@@ -123,9 +150,12 @@ mod tests {
         let limits = Limits { bytes: 2 << 20, age: Duration::from_secs(3600) };
         let excluded =
             vec![GroupResource::new("coordination.k8s.io", "leases"), GroupResource::new("", "pods")];
-        assert_eq!(config(line, &StoreKind::Disk), Ok(Some(HistoryConfig { limits, excluded })));
+        let secrets = SecretValues::Redacted;
+        assert_eq!(config(line, &StoreKind::Disk), Ok(Some(HistoryConfig { limits, excluded, secrets })));
         let all = config("--history-exclude=", &StoreKind::Disk).unwrap().unwrap();
         assert_eq!(all.excluded, []);
+        let whole = config("--history-secrets=whole", &StoreKind::Disk).unwrap().unwrap();
+        assert_eq!(whole.secrets, SecretValues::Whole);
     }
 
     #[test]
@@ -137,6 +167,15 @@ mod tests {
             refused("--history=false --history-exclude pods", StoreKind::Disk),
             "--history-exclude needs --history"
         );
+        assert_eq!(
+            refused("--history=false --history-secrets whole", StoreKind::Disk),
+            "--history-secrets needs --history"
+        );
+        assert!(refused("--history-secrets some", StoreKind::Disk).contains("redacted, whole"));
+        let flags = |how| HistoryFlags { history_secrets: Some(how), ..HistoryFlags::default() };
+        let beside_encryption = flags(SecretValues::Whole).config(&StoreKind::Disk, true).unwrap_err();
+        assert!(beside_encryption.contains("--encryption-provider-config"), "{beside_encryption}");
+        assert!(flags(SecretValues::Redacted).config(&StoreKind::Disk, true).is_ok());
         assert!(refused("--history-max-bytes 10k", StoreKind::Disk).contains("at least 1Mi"));
         assert!(refused("--history-max-age x", StoreKind::Disk).contains("--history-max-age"));
     }

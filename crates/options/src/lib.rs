@@ -55,7 +55,7 @@ pub use encryption::EncryptionFile;
 pub use etcd::{EtcdConfig, StorageMediaType, StoreFlags, StoreKind};
 pub use features::{FeatureFlags, RuntimeFlags};
 pub use flag_values::flag_values;
-pub use history::{HistoryConfig, HistoryFlags};
+pub use history::{HistoryConfig, HistoryFlags, SecretValues};
 pub use kubelet_client::KubeletClient;
 pub use nodes::{Nodes, RangeFlags};
 pub use proxy_client::ProxyClient;

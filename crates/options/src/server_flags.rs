@@ -240,7 +240,7 @@ impl ServerFlags {
         };
         tls.validate()?;
         let features = self.features.features()?;
-        let store = self.store.kind()?;
+        let (store, encryption) = (self.store.kind()?, self.encryption.file()?);
         let (shutdown, goaway) = self.shutdown.into_options()?;
         let nodes = if controllers { self.nodes.unwrap_or(SIMULATED) } else { Nodes::None };
         let everywhere = if nodes.run_containers() { Ipv4Addr::UNSPECIFIED } else { Ipv4Addr::LOCALHOST };
@@ -279,10 +279,10 @@ impl ServerFlags {
                 goaway,
                 request_memory: self.connections.max_request_memory.map(|mib| mib.saturating_mul(1 << 20)),
             },
-            history: self.history.config(&store)?,
+            history: self.history.config(&store, encryption.is_some())?,
             store,
             service_cidrs: self.network.service_cidr,
-            encryption: self.encryption.file()?,
+            encryption,
             audit: self.audit.into(),
             traces: self.traces.config()?,
             limits,

@@ -3,4 +3,5 @@
 #![allow(clippy::unwrap_used, reason = "test code: a panic is a failure")]
 
 mod archive;
+mod idle;
 mod recording;

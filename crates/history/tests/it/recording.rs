@@ -3,29 +3,39 @@
 
 use kaji_engine::Attributions;
 use kaji_history::{Archive, Change, History, HistoryOptions, Limits, Record, Sources};
-use kaji_meta::{GroupResource, SystemClock};
+use kaji_meta::{GroupResource, SystemClock, time::Clock};
 use kaji_store::{Store, Txn, memory::MemoryStore};
 use std::{path::Path, sync::Arc};
 use tokio::{sync::watch, task::JoinHandle};
 
-struct Recording {
-    history: Arc<History>,
+pub struct Recording {
+    pub history: Arc<History>,
     stop: watch::Sender<bool>,
     task: JoinHandle<()>,
 }
 
 /// Records over a directory.
 fn start(dir: &Path, store: &Arc<dyn Store>) -> Recording {
+    start_with(dir, store, Arc::new(SystemClock), false)
+}
+
+pub fn start_with(
+    dir: &Path,
+    store: &Arc<dyn Store>,
+    clock: Arc<dyn Clock>,
+    whole_secrets: bool,
+) -> Recording {
     let options = HistoryOptions {
         dir: dir.join("history"),
         limits: Limits::default(),
         excluded: vec![GroupResource::new("", "events")],
+        whole_secrets,
     };
     let sources = Sources {
         store: store.clone(),
         attributions: Arc::new(Attributions::default()),
-        clock: Arc::new(SystemClock),
-        encrypts: Arc::new(|key| key.contains("/configmaps/closed/")),
+        clock,
+        encrypts: Arc::new(|key| key.contains("/closed/")),
     };
     let history = History::new(options, sources);
     let (stop, stopped) = watch::channel(false);
@@ -35,14 +45,14 @@ fn start(dir: &Path, store: &Arc<dyn Store>) -> Recording {
 
 impl Recording {
     /// Ends it.
-    async fn stop(self) {
+    pub async fn stop(self) {
         self.history.fresh().await;
         self.stop.send_replace(true);
         self.task.await.unwrap();
     }
 }
 
-fn records(dir: &Path, key: &str) -> Vec<Record> {
+pub fn records(dir: &Path, key: &str) -> Vec<Record> {
     let archive = Archive::open(&dir.join("history"), Limits::default()).unwrap();
     let found = archive.records(key, 0, usize::MAX, usize::MAX);
     assert!(found.lost.is_empty());
@@ -60,7 +70,7 @@ fn changes(dir: &Path, key: &str) -> String {
 
 const KEY: &str = "/registry/core/configmaps/d/a";
 
-async fn put(store: &Arc<dyn Store>, key: &str, value: &str) {
+pub async fn put(store: &Arc<dyn Store>, key: &str, value: &str) {
     store.txn(Txn::put(key, value.to_owned())).await.unwrap();
 }
 
@@ -143,6 +153,23 @@ async fn secrets_and_encrypted_kinds_are_not_kept_in_the_clear() {
     for entry in std::fs::read_dir(dir.path().join("history")).unwrap() {
         let bytes = std::fs::read(entry.unwrap().path()).unwrap();
         assert!(!bytes.windows(7).any(|window| window == b"hunter2"));
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn secrets_are_kept_whole_if_asked_for_and_not_encrypted() {
+    let dir = tempfile::tempdir().unwrap();
+    let store: Arc<dyn Store> = Arc::new(MemoryStore::new().unwrap());
+    let recording = start_with(dir.path(), &store, Arc::new(SystemClock), true);
+    let secret = "{\"kind\":\"Secret\",\"data\":{\"p\":\"hunter2\"}}";
+    put(&store, "/registry/core/secrets/d/s", secret).await;
+    put(&store, "/registry/core/secrets/closed/s", secret).await;
+    put(&store, "/registry/core/configmaps/closed/c", secret).await;
+    recording.stop().await;
+    assert_eq!(changes(dir.path(), "/registry/core/secrets/d/s"), format!("2 Created {secret}"));
+    for key in ["/registry/core/secrets/closed/s", "/registry/core/configmaps/closed/c"] {
+        let text = changes(dir.path(), key);
+        assert!(text.contains("redacted:") && !text.contains("hunter2"), "{text}");
     }
 }
 
