@@ -29,6 +29,13 @@ bad() { failed=$((failed + 1)); echo "FAIL  $1"; }
 check() { local what=$1; shift; if "$@" >"$work/out" 2>&1; then ok "$what"; else bad "$what"; tail -n 20 "$work/out"; fi; }
 skip() { echo "SKIPPED $1: $2"; }
 
+# plugin NAME DIRECTORY: with the directory in PATH, kubectl has the command why.
+plugin() {
+  local name=$1 kubeconfig=$work/$1.extract
+  check "$name: kubectl why is there" env PATH="$2:$PATH" "$KUBECTL" why "configmap/$name" --kubeconfig "$kubeconfig"
+  check "$name: and explains" grep -q "ConfigMap default/$name: nothing is wrong with it" "$work/out"
+}
+
 # walk NAME PROGRAM...: a cluster of the program answers, and names its kubeconfig.
 walk() {
   local name=$1 socket=$work/$1.notify
@@ -60,6 +67,7 @@ P
   check "$name: tells that it is ready" grep -q READY=1 "$work/$name.notices"
   "$@" kubeconfig --data-dir "$work/$name" >"$work/$name.extract" || true
   check "$name: its cluster answers" "$KUBECTL" --kubeconfig "$work/$name.extract" create configmap "$name"
+  [[ ! -e $(dirname "$1")/kubectl-why ]] || plugin "$name" "$(dirname "$1")"
   kill -TERM "$pid"
   wait "$pid" || true
   check "$name: tells that it stops" grep -q STOPPING=1 "$work/$name.notices"
@@ -75,6 +83,7 @@ check "the same programs make the same bytes" diff -r "$work/dist" "$work/again"
 mkdir "$work/tar"
 check "the archive is unpacked" tar -xzf "$work/dist/kaji-$version-linux-amd64.tar.gz" -C "$work/tar" --strip-components 1
 walk tar "$work/tar/bin/kaji"
+check "kubectl-why is a link to it" test "$(readlink "$work/tar/bin/kubectl-why")" = kaji
 check "it has manual pages" test -s "$work/tar/share/man/man1/kaji-up.1"
 check "its completions are bash" bash -n "$work/tar/share/bash-completion/completions/kaji"
 
@@ -87,7 +96,7 @@ if command -v dpkg >/dev/null && ((EUID == 0)); then
   walk deb "$root/usr/bin/kaji"
   check "its configuration is kept as the administrator's" grep -q /etc/default/kaji "$root/var/lib/dpkg/info/kaji.conffiles"
   check "it is removed" dpkg --root="$root" --force-script-chrootless --log=/dev/null -r kaji
-  check "and its program with it" test ! -e "$root/usr/bin/kaji"
+  check "and its program with it" test ! -e "$root/usr/bin/kaji" -a ! -L "$root/usr/bin/kubectl-why"
 else
   skip deb "there is no dpkg, or this is not root"
 fi
@@ -96,6 +105,7 @@ if command -v rpm >/dev/null; then
   check "the RPM is read" rpm -qp --nosignature --list "$work/dist/kaji-$version-1.x86_64.rpm"
   cp "$work/out" "$work/files"
   check "it has the program" grep -qx /usr/bin/kaji "$work/files"
+  check "and the plug-in for kubectl" grep -qx /usr/bin/kubectl-why "$work/files"
 else
   skip rpm "there is no rpm"
 fi

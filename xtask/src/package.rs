@@ -26,6 +26,8 @@ use std::{
 
 /// The name of the program and of its packages.
 const NAME: &str = "kaji";
+/// The name by which kubectl finds it for `kubectl why`.
+const PLUGIN: &str = "kubectl-why";
 const SUMMARY: &str = "Kubernetes in one binary";
 const DESCRIPTION: &str = "API server, control loops, scheduler, kubelet, container runtime, pod network, service proxy and DNS of a \
     Kubernetes cluster in one program, for kubectl, client-go, controller-runtime, kube-rs and helm as they are.";

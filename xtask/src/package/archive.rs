@@ -30,6 +30,11 @@ pub fn tar(release: &Release, prefix: &str, files: &[File]) -> Result<Vec<u8>, E
         archive.append_data(&mut header, format!("./{directory}/"), &[][..]).map_err(refused)?;
     }
     for file in files {
+        if let Some(target) = file.link {
+            let mut header = header(tar::EntryType::Symlink, 0o777, 0);
+            archive.append_link(&mut header, format!("./{}", path(file)), target).map_err(refused)?;
+            continue;
+        }
         let mut header = header(tar::EntryType::Regular, file.mode(), file.bytes.len());
         archive.append_data(&mut header, format!("./{}", path(file)), &*file.bytes).map_err(refused)?;
     }

@@ -1,6 +1,6 @@
 //! The files of an installation, below a prefix such as `/usr`.
 
-use super::{Error, NAME, file, output};
+use super::{Error, NAME, PLUGIN, file, output};
 use std::{fs, path::Path, process::Command};
 
 /// One file.
@@ -12,17 +12,24 @@ pub struct File {
     pub executable: bool,
     /// What is in it.
     pub bytes: Vec<u8>,
+    /// What it is a symbolic link to, relative to its directory; nothing is in it then.
+    pub link: Option<&'static str>,
 }
 
 impl File {
     /// A file that is read.
     pub fn new(path: impl Into<String>, bytes: impl Into<Vec<u8>>) -> File {
-        File { path: path.into(), executable: false, bytes: bytes.into() }
+        File { path: path.into(), executable: false, bytes: bytes.into(), link: None }
     }
 
     /// A program.
     pub fn program(path: impl Into<String>, bytes: impl Into<Vec<u8>>) -> File {
         File { executable: true, ..File::new(path, bytes) }
+    }
+
+    /// A symbolic link.
+    pub fn symlink(path: impl Into<String>, target: &'static str) -> File {
+        File { link: Some(target), ..File::new(path, []) }
     }
 
     /// Its mode.
@@ -42,6 +49,7 @@ impl Layout {
     pub fn new(program: &[u8], shared: &[File]) -> Layout {
         let mut files = shared.to_vec();
         files.push(File::program(format!("bin/{NAME}"), program));
+        files.push(File::symlink(format!("bin/{PLUGIN}"), NAME));
         files.sort_by(|a, b| a.path.cmp(&b.path));
         Layout { files }
     }

@@ -24,8 +24,12 @@ pub fn write(release: &Release, target: &Target, layout: &Layout) -> Result<(), 
         .pre_uninstall_script(BEFORE_REMOVAL)
         .post_uninstall_script(RELOAD);
     for file in &layout.files {
-        let options = FileOptions::new(format!("/usr/{}", file.path))
-            .permissions(i32::try_from(file.mode()).unwrap_or(0o644) as u16);
+        let path = format!("/usr/{}", file.path);
+        if let Some(target) = file.link {
+            package.with_symlink(FileOptions::symlink(path, target)).map_err(refused)?;
+            continue;
+        }
+        let options = FileOptions::new(path).permissions(i32::try_from(file.mode()).unwrap_or(0o644) as u16);
         package.with_file_contents(file.bytes.clone(), options).map_err(refused)?;
     }
     package

@@ -83,10 +83,34 @@ fn a_package_for_debian_has_the_program_and_its_configuration() {
         of.iter().find(|(p, ..)| p.trim_start_matches("./") == path).map(|e| e.1)
     };
     assert_eq!(mode(&data, "usr/bin/kaji"), Some(0o755));
+    assert_eq!(mode(&data, "usr/bin/kubectl-why"), Some(0o777));
     assert_eq!(mode(&data, "usr/lib/systemd/system/kaji.service"), Some(0o644));
     assert_eq!(mode(&data, "etc/default/kaji"), Some(0o644));
     assert_eq!(mode(&control, "postinst"), Some(0o755));
     assert_eq!(mode(&control, "control"), Some(0o644));
+}
+
+#[test]
+fn links_lead_to_the_program_beside_them() {
+    let dir = tempfile::tempdir().unwrap();
+    let release = Release { version: "1.2.3", time: 1, out: dir.path().to_owned() };
+    let layout = Layout::new(PROGRAM.as_bytes(), &[]);
+    let bytes = archive::tar(&release, "kaji", &layout.files).unwrap();
+    let mut archive = tar::Archive::new(&bytes[..]);
+    let links: Vec<(String, Option<String>)> = archive
+        .entries()
+        .unwrap()
+        .map(|entry| {
+            let entry = entry.unwrap();
+            let target = entry.link_name().unwrap().map(|target| target.display().to_string());
+            (entry.path().unwrap().display().to_string(), target)
+        })
+        .filter(|(_, target)| target.is_some())
+        .collect();
+    assert_eq!(links, [("./kaji/bin/kubectl-why".to_owned(), Some("kaji".to_owned()))]);
+    archive = tar::Archive::new(&bytes[..]);
+    archive.unpack(dir.path()).unwrap();
+    assert_eq!(fs::read(dir.path().join("kaji/bin/kubectl-why")).unwrap(), PROGRAM.as_bytes());
 }
 
 #[test]
@@ -100,6 +124,7 @@ fn the_record_of_a_wheel_is_true() {
         wheel.by_name(path).unwrap().read_to_string(&mut text).unwrap();
         text
     };
+    assert!(text("kaji-1.2.3.data/scripts/kubectl-why").contains("kaji\" why"));
     let program = text("kaji-1.2.3.data/scripts/kaji");
     assert_eq!(program, PROGRAM);
     let record = text("kaji-1.2.3.dist-info/RECORD");

@@ -1,7 +1,7 @@
 //! A wheel that carries the program, for `pip install` and `pipx run`, and the plug-in for pytest: the binary distribution format of Python
 //! packages.
 
-use super::{DESCRIPTION, Error, LICENSE, NAME, Release, SUMMARY, Target, layout::File};
+use super::{DESCRIPTION, Error, LICENSE, NAME, PLUGIN, Release, SUMMARY, Target, layout::File};
 use base64::{Engine, engine::general_purpose::URL_SAFE_NO_PAD};
 use sha2::{Digest, Sha256};
 use std::{
@@ -11,10 +11,13 @@ use std::{
 use zip::{CompressionMethod, DateTime, ZipWriter, write::SimpleFileOptions};
 
 /// The package with the plug-in for pytest.
-const PLUGIN: [(&str, &str); 2] = [
+const PYTEST: [(&str, &str); 2] = [
     ("kaji_pytest/__init__.py", include_str!("../../../packaging/python/kaji_pytest/__init__.py")),
     ("kaji_pytest/plugin.py", include_str!("../../../packaging/python/kaji_pytest/plugin.py")),
 ];
+
+/// Wheels have no links: `kubectl why` is a script beside the program.
+const WHY: &str = "#!/bin/sh\nexec \"$(dirname \"$0\")/kaji\" why \"$@\"\n";
 
 /// Writes the wheel of a target.
 ///
@@ -34,6 +37,7 @@ pub fn write(release: &Release, target: &Target, program: &[u8]) -> Result<(), E
     }
     let mut files = vec![
         File::program(format!("{NAME}-{version}.data/scripts/{NAME}"), program),
+        File::program(format!("{NAME}-{version}.data/scripts/{PLUGIN}"), WHY),
         File::new(format!("{info}/METADATA"), metadata),
         File::new(
             format!("{info}/WHEEL"),
@@ -42,7 +46,7 @@ pub fn write(release: &Release, target: &Target, program: &[u8]) -> Result<(), E
         // pytest loads it wherever it is installed.
         File::new(format!("{info}/entry_points.txt"), "[pytest11]\nkaji = kaji_pytest.plugin\n"),
     ];
-    files.extend(PLUGIN.map(|(path, text)| File::new(path, text)));
+    files.extend(PYTEST.map(|(path, text)| File::new(path, text)));
     let mut record = String::new();
     for File { path, bytes, .. } in &files {
         let _ = writeln!(
