@@ -294,6 +294,7 @@ fn parse(mut command: clap::Command, line: impl IntoIterator<Item = impl Into<Os
         Command::ControllerManager(flags) => flags.set_flag_values(values),
         Command::Scheduler(flags) => flags.set_flag_values(values),
         Command::Agent(join) => join.flag_values = values,
+        Command::Fork(args) => args.arguments = fork_command::server_arguments(&command, &matches),
         _ => {}
     }
     cli

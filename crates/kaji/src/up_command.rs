@@ -110,12 +110,48 @@ impl Up {
     }
 }
 
+/// How a cluster of this machine is started.
+pub struct Start {
+    /// Its name, if one was given.
+    pub name: Option<ClusterName>,
+    /// Whether it is started in the background.
+    pub detach: bool,
+    /// Whether this process is the server in the background.
+    pub in_background: bool,
+    /// The command line after `kaji up` that starts it again.
+    pub arguments: Vec<String>,
+}
+
 /// Runs a whole cluster until a signal comes, or starts it in the background.
 pub async fn up(args: Up, started: Instant, refusal: Option<String>) -> Result<(), Box<dyn Error>> {
-    let Up { name, detach, in_background, server: mut flags } = args;
+    let Up { name, detach, in_background, server } = args;
     if in_background {
         launch::lead_session()?;
     }
+    let start = Start { name, detach, in_background, arguments: arguments(std::env::args()) };
+    start_cluster(start, server, started, refusal).await
+}
+
+/// The record of a cluster that a command line starts here.
+pub fn new_record(
+    name: &ClusterName,
+    arguments: Vec<String>,
+    directories: &ClusterDirectories,
+) -> ClusterRecord {
+    let mut record = ClusterRecord::new(name.clone(), arguments);
+    record.environment = environment(directories);
+    record.working_directory = std::env::current_dir().unwrap_or_default();
+    record
+}
+
+/// Runs a cluster until a signal comes, or starts it in the background.
+pub async fn start_cluster(
+    start: Start,
+    mut flags: ServerFlags,
+    started: Instant,
+    refusal: Option<String>,
+) -> Result<(), Box<dyn Error>> {
+    let Start { name, detach, in_background, arguments } = start;
     let named = name.is_some();
     let name = name.unwrap_or_default();
     let base = flags.data_dir.take().unwrap_or_else(|| default_data_dir(home().as_deref()));
@@ -127,9 +163,7 @@ pub async fn up(args: Up, started: Instant, refusal: Option<String>) -> Result<(
         if let Some(process) = last.as_ref().and_then(ClusterRecord::running) {
             return Err(ClusterError::Running { name, pid: process.pid }.into());
         }
-        let mut record = ClusterRecord::new(name.clone(), arguments(std::env::args()));
-        record.environment = environment(&directories);
-        record.working_directory = std::env::current_dir().unwrap_or_default();
+        let mut record = new_record(&name, arguments, &directories);
         record.url = last.as_ref().and_then(|record| record.url.clone());
         record.runs_containers = last.is_some_and(|record| record.runs_containers);
         record.started = now();

@@ -107,8 +107,8 @@ pub struct ServerFlags {
     features: FeatureFlags,
     #[command(flatten)]
     runtime_config: RuntimeFlags,
-    /// See [`Options::simulates_found_nodes`].
-    #[arg(skip)]
+    /// Nodes that are found in the store are simulated: those of the cluster that a fork begins as.
+    #[arg(long = "simulate-found-nodes", hide = true)]
     pub simulates_found_nodes: bool,
     /// The data directory is removed at the end.
     #[arg(skip)]
