@@ -59,6 +59,32 @@ is "and events are followed on" 0 "second" told second
 is "none twice" 0 "1" grep -c first "$work/events"
 kill "$follower"
 is "it is forked by name" 0 "Forked $KAJI_DATA_DIR/clusters/a" "$KAJI" fork a --no-start --data-dir "$work/fork"
+is "a fork with a name starts in the background" 0 "(context kaji-f)" "$KAJI" fork a --name f --detach
+is "it is listed" 0 "kaji-f" "$KAJI" list
+is "it begins as its source is" 0 "kept" k --context kaji-f get configmap kept
+is "it goes on by itself" 0 "created" k --context kaji-f create configmap of-f --from-literal=a=b
+is "and its source without it" 1 "NotFound" k --context kaji-a get configmap of-f
+is "a name that is taken" 1 "there is a cluster f already" "$KAJI" fork a --name f
+is "a source that is not there" 1 "there is no cluster nothing" "$KAJI" fork nothing --name n
+is "the fork is stopped" 0 "Stopped cluster f" "$KAJI" stop f
+is "and started again" 0 "(context kaji-f)" "$KAJI" start f
+is "with its objects" 0 "of-f" k --context kaji-f get configmap of-f
+is "a snapshot by name, of a cluster that runs" 0 "is complete" "$KAJI" snapshot save "$work/f.snapshot" --cluster f
+cp "$work/out" "$work/saved"
+is "nothing of its progress is in a file" 1 "0" grep -c $'\r' "$work/saved"
+is "or by context" 0 "is complete" "$KAJI" snapshot save "$work/a.snapshot" --context kaji-a
+is "they are of different clusters" 1 "differ" cmp "$work/f.snapshot" "$work/a.snapshot"
+is "the fork is stopped for another one" 0 "Stopped cluster f" "$KAJI" stop f
+is "a snapshot by name, of one that does not run" 0 "is complete" "$KAJI" snapshot save "$work/f2.snapshot" --cluster f
+is "a snapshot of a cluster that is not there" 1 "there is no cluster nothing" "$KAJI" snapshot save "$work/n.snapshot" --cluster nothing
+is "a snapshot is not restored over objects" 1 "kaji delete f removes it" "$KAJI" snapshot restore "$work/f.snapshot" --cluster f
+is "it is restored into a new cluster" 0 "kaji start r starts it" "$KAJI" snapshot restore "$work/f.snapshot" --cluster r
+is "which is listed" 3 "Stopped" "$KAJI" status r
+is "and starts" 0 "(context kaji-r)" "$KAJI" up --name r --nodes none --detach
+is "with the objects" 0 "of-f" k --context kaji-r get configmap of-f
+is "both are deleted" 0 "Deleted cluster r" "$KAJI" delete f r
+is "a fork of a snapshot has a name, too" 0 "kaji start s starts it" "$KAJI" fork "$work/f2.snapshot" --name s --no-start
+is "and is deleted before it has started" 0 "Deleted cluster s" "$KAJI" delete s
 kill -9 "$(field b pid)"
 is "a server that was killed is stopped" 3 "Stopped" bash -c "for i in \$(seq 100); do '$KAJI' status b >/dev/null; [[ \$? == 3 ]] && break; sleep 0.1; done; '$KAJI' status b"
 is "and starts again" 0 "ready after" "$KAJI" start b

@@ -9,8 +9,10 @@
 
 use crate::{
     STORE,
+    progress::silent,
     snapshots::{self, BUMP, SnapshotError, SnapshotFile},
 };
+use kaji_encryption::sealed::SealingKey;
 use kaji_store::{Revision, StoreError, disk};
 use std::{
     fs, io,
@@ -65,9 +67,22 @@ fn file_error(path: &Path) -> impl FnOnce(io::Error) -> ForkError + '_ {
 /// # Errors
 /// When the source cannot be read, and those of the store.
 pub fn fork(source: &Path, data_dir: &Path) -> Result<Forked, ForkError> {
+    fork_with_key(source, None, data_dir)
+}
+
+/// The same, with the key that a snapshot is encrypted with.
+///
+/// # Errors
+/// As [`fork`].
+pub fn fork_with_key(source: &Path, key: Option<SealingKey>, data_dir: &Path) -> Result<Forked, ForkError> {
     let found = fs::metadata(source).map_err(file_error(source))?;
     if found.is_file() {
-        let (objects, revision) = snapshots::restore_to_disk(&SnapshotFile::plain(source), data_dir, BUMP)?;
+        let (objects, revision) = snapshots::restore_to_disk(
+            &SnapshotFile { path: source.to_owned(), key },
+            data_dir,
+            BUMP,
+            &silent,
+        )?;
         return Ok(Forked::Snapshot { objects, revision });
     }
     kaji_files::parent_of_private(data_dir).map_err(file_error(data_dir))?;

@@ -11,6 +11,7 @@ mod etcd_metrics;
 pub mod forks;
 pub mod internal_keys;
 mod media;
+pub mod progress;
 pub mod snapshots;
 pub mod transfer;
 

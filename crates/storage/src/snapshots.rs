@@ -10,6 +10,7 @@ use crate::{
     backend::{defaults, open_disk, open_etcd},
     internal_keys::{ALLOCATIONS, SERVER_LEASES, is_internal},
     media,
+    progress::{Amount, Progress},
 };
 use bytes::Bytes;
 use futures_util::{Stream, StreamExt, TryStreamExt, stream};
@@ -230,6 +231,7 @@ pub fn inspect(file: &SnapshotFile) -> Result<Contents, SnapshotError> {
 pub async fn write(
     target: &SnapshotFile,
     pieces: impl Stream<Item = Result<Bytes, SnapshotError>>,
+    progress: Progress<'_>,
 ) -> Result<Contents, SnapshotError> {
     let path = &target.path;
     let mut name = path.file_name().unwrap_or_default().to_owned();
@@ -249,9 +251,11 @@ pub async fn write(
             Sink::Sealed(Box::new(writer.map_err(io_error(&partial))?))
         }
     };
-    let mut pieces = std::pin::pin!(pieces);
+    let (mut pieces, mut written) = (std::pin::pin!(pieces), 0);
     while let Some(piece) = pieces.try_next().await? {
         sink.put(&piece).map_err(io_error(&partial))?;
+        written += piece.len() as u64;
+        progress(Amount::Bytes(written));
     }
     sink.finish().map_err(io_error(&partial))?;
     let checked = target.at(&partial);
@@ -265,12 +269,16 @@ pub async fn write(
 ///
 /// # Errors
 /// Those of the store and of the file.
-pub async fn save_store(options: &Options, file: &SnapshotFile) -> Result<Contents, SnapshotError> {
+pub async fn save_store(
+    options: &Options,
+    file: &SnapshotFile,
+    progress: Progress<'_>,
+) -> Result<Contents, SnapshotError> {
     let (store, layout): (Arc<dyn Store>, Layout) = match &options.store {
         StoreKind::Etcd(config) => (open_etcd(config, None).await?, Layout::Etcd),
         StoreKind::Disk | StoreKind::Memory => (open_disk(options).await?, Layout::Embedded),
     };
-    let contents = write(file, pieces(store.clone(), layout).map_err(SnapshotError::from)).await;
+    let contents = write(file, pieces(store.clone(), layout).map_err(SnapshotError::from), progress).await;
     store.close().await;
     contents
 }
@@ -279,7 +287,11 @@ pub async fn save_store(options: &Options, file: &SnapshotFile) -> Result<Conten
 ///
 /// # Errors
 /// Those of the server and of the file.
-pub async fn save_from_server(client: &kube::Client, file: &SnapshotFile) -> Result<Contents, SnapshotError> {
+pub async fn save_from_server(
+    client: &kube::Client,
+    file: &SnapshotFile,
+    progress: Progress<'_>,
+) -> Result<Contents, SnapshotError> {
     let failed = |error: &dyn std::fmt::Display| SnapshotError::Server(error.to_string());
     let request = http::Request::get(kaji_server::SNAPSHOT_PATH).body(kube::client::Body::empty());
     let answer = client.send(request.map_err(|e| failed(&e))?).await.map_err(|e| failed(&e))?;
@@ -287,7 +299,7 @@ pub async fn save_from_server(client: &kube::Client, file: &SnapshotFile) -> Res
         return Err(SnapshotError::Server(answer.status().to_string()));
     }
     let body = http_body_util::BodyDataStream::new(answer.into_body());
-    write(file, body.map_err(|e| SnapshotError::Server(e.to_string()))).await
+    write(file, body.map_err(|e| SnapshotError::Server(e.to_string())), progress).await
 }
 
 /// Restores a snapshot into a data directory without a store. Answers with the number of objects, and the new revision. Blocks.
@@ -298,11 +310,12 @@ pub fn restore_to_disk(
     file: &SnapshotFile,
     data_dir: &Path,
     bump: u64,
+    progress: Progress<'_>,
 ) -> Result<(u64, Revision), SnapshotError> {
     let contents = inspect(file)?;
     let revision = contents.header.revision.saturating_add(bump);
     let mut reader = file.open()?;
-    let (defaults, mut failed) = (defaults(), None);
+    let (defaults, mut failed, mut read) = (defaults(), None, 0);
     let mut next = || loop {
         let kv = match reader.next() {
             Ok(Some(kv)) => kv,
@@ -312,6 +325,8 @@ pub fn restore_to_disk(
         if is_internal(&kv.key) {
             continue;
         }
+        read += 1;
+        progress(Amount::Objects(read));
         if contents.header.layout == Layout::Embedded {
             return Ok(Some(kv));
         }
@@ -339,6 +354,7 @@ pub async fn restore_to_etcd(
     file: &SnapshotFile,
     config: &EtcdConfig,
     bump: u64,
+    progress: Progress<'_>,
 ) -> Result<(u64, Revision), SnapshotError> {
     let checked = file.clone();
     let contents = tokio::task::spawn_blocking(move || inspect(&checked)).await;
@@ -374,6 +390,7 @@ pub async fn restore_to_etcd(
         count += page.len() as u64;
         let writes = page.into_iter().map(|op| store.txn(Txn { compare: vec![], ops: vec![op] }));
         stream::iter(writes).buffer_unordered(WRITES).try_collect::<Vec<TxnOutcome>>().await?;
+        progress(Amount::Objects(count));
     }
     let revision = store.revision().await?;
     store.compact(revision).await?;

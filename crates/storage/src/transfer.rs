@@ -11,6 +11,7 @@ use crate::{
     backend::{around, open_disk, open_etcd, stored_keys},
     encryption::Encryption,
     internal_keys::is_internal,
+    progress::{Amount, Progress},
     snapshots::{SnapshotError, raise_revision},
 };
 use futures_util::{StreamExt, TryStreamExt, stream};
@@ -164,6 +165,7 @@ pub async fn export(
     data_dir: &Path,
     config: &EtcdConfig,
     encryption: Option<&EncryptionFile>,
+    progress: Progress<'_>,
 ) -> Result<Exported, TransferError> {
     let here = options(data_dir, StoreKind::Disk, encryption);
     let there = options(data_dir, StoreKind::Etcd(Box::new(config.clone())), encryption);
@@ -183,6 +185,7 @@ pub async fn export(
         let writes = page.into_iter().map(|kv| create(&*target, kv, lease));
         let news: Vec<bool> = stream::iter(writes).buffer_unordered(WRITES).try_collect().await?;
         written += news.into_iter().filter(|new| *new).count() as u64;
+        progress(Amount::Objects(sent.count));
     }
     let received = content(&target).await?;
     if received != sent {
@@ -247,6 +250,7 @@ pub async fn import(
     config: &EtcdConfig,
     data_dir: &Path,
     encryption: Option<&EncryptionFile>,
+    progress: Progress<'_>,
 ) -> Result<Imported, TransferError> {
     let there = options(data_dir, StoreKind::Etcd(Box::new(config.clone())), encryption);
     let etcd: Arc<dyn Store> = open_etcd(config, None).await?;
@@ -282,6 +286,7 @@ pub async fn import(
         let ends = !matches!(page, Ok(Some(_)));
         if let Ok(Some(kvs)) = &mut page {
             kvs.iter().for_each(|kv| sent.add(kv));
+            progress(Amount::Objects(sent.count));
             if kvs.is_empty() {
                 continue;
             }

@@ -7,6 +7,7 @@ use kaji::{EncryptionFile, EtcdConfig, Options, StorageMediaType, StoreKind};
 use kaji_encryption::sealed::SealingKey;
 use kaji_etcd::{Endpoints, TlsFiles};
 use kaji_storage::{
+    progress::silent,
     snapshots::{self, SnapshotError, SnapshotFile},
     transfer::{export, import},
 };
@@ -60,7 +61,7 @@ async fn a_snapshot_of_a_running_server_is_restored() {
     let client = cluster.kube().await;
     filled(&client).await;
     let before = config_maps(&client).await;
-    let taken = snapshots::save_from_server(&client, &file).await.unwrap();
+    let taken = snapshots::save_from_server(&client, &file, &silent).await.unwrap();
     assert_eq!(taken, snapshots::inspect(&file).unwrap());
     assert!(taken.resources["core/configmaps"].0 >= 30, "{taken:?}");
     // What comes later is not in it, and neither are the revisions that it had.
@@ -69,7 +70,7 @@ async fn a_snapshot_of_a_running_server_is_restored() {
     drop((client, later));
     cluster.stop().await;
     let dir = tempfile::tempdir().unwrap();
-    let (count, revision) = snapshots::restore_to_disk(&file, dir.path(), 500).unwrap();
+    let (count, revision) = snapshots::restore_to_disk(&file, dir.path(), 500, &silent).unwrap();
     assert_eq!((count, revision), (taken.summary.count, taken.header.revision + 500));
     let restored = on_disk(dir).await;
     let client = restored.kube().await;
@@ -87,7 +88,10 @@ async fn a_snapshot_of_a_running_server_is_restored() {
     bytes[at] ^= 1;
     std::fs::write(&file.path, bytes).unwrap();
     let empty = tempfile::tempdir().unwrap();
-    assert!(matches!(snapshots::restore_to_disk(&file, empty.path(), 0), Err(SnapshotError::File { .. })));
+    assert!(matches!(
+        snapshots::restore_to_disk(&file, empty.path(), 0, &silent),
+        Err(SnapshotError::File { .. })
+    ));
     assert!(!empty.path().join("store").exists());
 }
 
@@ -106,7 +110,7 @@ async fn an_encrypted_snapshot_is_read_with_its_key_alone() {
     let client = cluster.kube().await;
     filled(&client).await;
     let before = config_maps(&client).await;
-    let taken = snapshots::save_from_server(&client, &file).await.unwrap();
+    let taken = snapshots::save_from_server(&client, &file, &silent).await.unwrap();
     drop(client);
     cluster.stop().await;
     let bytes = std::fs::read(&path).unwrap();
@@ -115,9 +119,10 @@ async fn an_encrypted_snapshot_is_read_with_its_key_alone() {
     assert!(matches!(snapshots::inspect(&with(None)), Err(SnapshotError::Key(..))));
     let other = key("other", "YWJjZGVmMDEyMzQ1Njc4OWFiY2RlZjAxMjM0NTY3ODk=");
     let dir = tempfile::tempdir().unwrap();
-    let refused = snapshots::restore_to_disk(&with(Some(other)), dir.path(), 1).unwrap_err().to_string();
+    let refused =
+        snapshots::restore_to_disk(&with(Some(other)), dir.path(), 1, &silent).unwrap_err().to_string();
     assert!(refused.ends_with("it is encrypted with another key, or damaged"), "{refused}");
-    snapshots::restore_to_disk(&file, dir.path(), 1).unwrap();
+    snapshots::restore_to_disk(&file, dir.path(), 1, &silent).unwrap();
     let restored = on_disk(dir).await;
     let client = restored.kube().await;
     assert_eq!(config_maps(&client).await, before);
@@ -154,10 +159,10 @@ async fn objects_go_to_etcd_and_back() {
     drop((client, secrets));
     let dir = cluster.stop().await;
     let to = config(&etcd, "/registry");
-    let done = export(dir.path(), &to, Some(&encryption)).await.unwrap();
+    let done = export(dir.path(), &to, Some(&encryption), &silent).await.unwrap();
     assert_eq!(done.written, done.content.count);
     // Again, as after an interruption.
-    let again = export(dir.path(), &to, Some(&encryption)).await.unwrap();
+    let again = export(dir.path(), &to, Some(&encryption), &silent).await.unwrap();
     assert_eq!((again.written, again.content), (0, done.content));
     // The same certificates and keys.
     let cluster = start(dir, StoreKind::Etcd(Box::new(to.clone()))).await;
@@ -175,10 +180,10 @@ async fn objects_go_to_etcd_and_back() {
     drop(client);
     let dir = cluster.stop().await;
     // What servers have done with it since is not undone.
-    let differs = export(dir.path(), &to, Some(&encryption)).await.unwrap_err().to_string();
+    let differs = export(dir.path(), &to, Some(&encryption), &silent).await.unwrap_err().to_string();
     assert!(differs.contains("a server has changed them since"), "{differs}");
     let back = tempfile::tempdir().unwrap();
-    let done = import(&to, back.path(), Some(&encryption)).await.unwrap();
+    let done = import(&to, back.path(), Some(&encryption), &silent).await.unwrap();
     assert!(done.content.count > 100, "{done:?}");
     // On disk as the configuration says.
     let mut store = vec![];
@@ -210,17 +215,18 @@ async fn a_snapshot_of_etcd_is_restored_into_either_store() {
     drop(client);
     cluster.stop().await;
     let options = Options { store: of_etcd("/registry"), ..Options::new(files.path()) };
-    let taken = snapshots::save_store(&options, &file).await.unwrap();
+    let taken = snapshots::save_store(&options, &file, &silent).await.unwrap();
     let dir = tempfile::tempdir().unwrap();
-    snapshots::restore_to_disk(&file, dir.path(), 10).unwrap();
+    snapshots::restore_to_disk(&file, dir.path(), 10, &silent).unwrap();
     let cluster = on_disk(dir).await;
     let client = cluster.kube().await;
     assert_eq!(config_maps(&client).await, before);
     drop(client);
     cluster.stop().await;
-    let not_empty = snapshots::restore_to_etcd(&file, &config(&etcd, "/registry"), 0).await;
+    let not_empty = snapshots::restore_to_etcd(&file, &config(&etcd, "/registry"), 0, &silent).await;
     assert!(matches!(not_empty, Err(SnapshotError::NotEmpty(_))));
-    let (_, revision) = snapshots::restore_to_etcd(&file, &config(&etcd, "/other"), 100).await.unwrap();
+    let (_, revision) =
+        snapshots::restore_to_etcd(&file, &config(&etcd, "/other"), 100, &silent).await.unwrap();
     assert!(revision >= taken.header.revision + 100);
     let cluster = TestCluster::start_in(tempfile::tempdir().unwrap(), 0, of_etcd("/other")).await;
     let client = cluster.kube().await;
