@@ -290,6 +290,7 @@ async fn learns_of_dependents_that_are_made_meanwhile() {
         note: /apis/apps/v1/namespaces/d/replicasets is forbidden
         note: /apis/autoscaling/v2/namespaces/d/horizontalpodautoscalers is forbidden
         note: /apis/discovery.k8s.io/v1/namespaces/d/endpointslices is forbidden
+        note: /apis/history.kaji.dev/v1alpha1/namespaces/d/revisions is forbidden
         note: /apis/kaji.dev/v1alpha1/namespaces/d/decisions is forbidden
         note: /apis/kaji.dev/v1alpha1/namespaces/d/refusals is forbidden
         note: /apis/metrics.k8s.io/v1beta1/namespaces/d/pods is forbidden
