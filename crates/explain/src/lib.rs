@@ -127,7 +127,7 @@ pub async fn explain_text(
     Ok(Some(Report { subject: "Write".to_owned(), causes, unknown: reader.refused() }))
 }
 
-/// Explains an apply that was refused. Without its object, that is the one whose refusal the server remembers with these conflicts.
+/// Explains an apply that was refused. Without its object, that is the one that the server remembers a refusal with these conflicts of.
 async fn explain_conflicts(
     api: &dyn Api,
     conflicts: &ApplyConflicts,

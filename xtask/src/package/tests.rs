@@ -107,7 +107,7 @@ fn links_lead_to_the_program_beside_them() {
         })
         .filter(|(_, target)| target.is_some())
         .collect();
-    assert_eq!(links, [("./kaji/bin/kubectl-why".to_owned(), Some("kaji".to_owned()))]);
+    assert_eq!(links, [("kaji/bin/kubectl-why".to_owned(), Some("kaji".to_owned()))]);
     archive = tar::Archive::new(&bytes[..]);
     archive.unpack(dir.path()).unwrap();
     assert_eq!(fs::read(dir.path().join("kaji/bin/kubectl-why")).unwrap(), PROGRAM.as_bytes());

@@ -12,7 +12,7 @@ use crate::{
 use kaji_meta::object::{self, arr_at, str_at};
 use serde_json::Value;
 
-/// Fields in one statement, and those whose last change is looked up.
+/// Fields in one statement, and the most that their last change is looked up for.
 const FIELDS: usize = 8;
 /// A longer value is not repeated.
 const LONGEST_VALUE: usize = 120;
