@@ -33,7 +33,8 @@ skip() { echo "SKIPPED $1: $2"; }
 plugin() {
   local name=$1 kubeconfig=$work/$1.extract
   check "$name: kubectl why is there" env PATH="$2:$PATH" "$KUBECTL" why "configmap/$name" --kubeconfig "$kubeconfig"
-  check "$name: and explains" grep -q "ConfigMap default/$name: nothing is wrong with it" "$work/out"
+  cp "$work/out" "$work/$name.why"
+  check "$name: and explains" grep -q "ConfigMap default/$name: nothing is wrong with it" "$work/$name.why"
 }
 
 # walk NAME PROGRAM...: a cluster of the program answers, and names its kubeconfig.
