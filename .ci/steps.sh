@@ -200,9 +200,9 @@ step_packages() {
   XTASK=target/debug/xtask KAJI=$kaji bash tests/packages/walk.sh
 }
 
-# Clusters that tests share, from Python and Node.js.
+# Clusters that tests share, from Python, Node.js and Java.
 step_plugins() {
-  KAJI=$kaji bash tests/plugins/walk.sh
+  PATH="$tools/venv/bin:$PATH" KAJI=$kaji bash tests/plugins/walk.sh
 }
 
 step_envtest() {

@@ -5,6 +5,9 @@
 //     before(async () => { control = await start(); /* set control.base up: definitions */ });
 //     after(() => control.stop());
 //     test("…", () => control.withFork(async (cluster) => { /* cluster.kubeconfig */ }));
+//
+// vitest and jest run test files in processes of their own: a global set-up starts the control, and hands `control.announced` to them, which
+// is JSON; there `connect(announced)` is the same control.
 "use strict";
 const { spawn } = require("node:child_process");
 const { request } = require("node:http");
@@ -24,10 +27,11 @@ function program() {
 /** The control refused a request, or did not start. */
 class ControlError extends Error {}
 
-/** A process `kaji envtest serve`, which ends with `stop`, and with this process. */
+/** A process `kaji envtest serve`, which ends with `stop` of the control that started it, and with that process. */
 class Control {
   constructor(child, announced) {
     this.child = child;
+    this.announced = announced;
     this.url = new URL(announced.control);
     this.token = announced.token;
     this.base = new Cluster(this, announced.cluster);
@@ -70,9 +74,9 @@ class Control {
     }
   }
 
-  /** Ends the process and all clusters. */
+  /** Ends the process and all clusters. A control of `connect` leaves that to the one that started it. */
   async stop() {
-    if (this.child.exitCode !== null) return;
+    if (!this.child || this.child.exitCode !== null || this.child.signalCode !== null) return;
     const ended = once(this.child, "exit");
     this.child.stdin.end();
     await ended;
@@ -150,11 +154,25 @@ async function start({ controllers = [], nodes = 0, binary = program(), args = [
   if (controllers.length) flags.push(`--controllers=${controllers.join(",")}`);
   const child = spawn(binary, [...flags, ...args], { stdio: ["pipe", "pipe", "inherit"] });
   const announced = await new Promise((resolve, reject) => {
-    child.once("error", reject);
-    child.once("exit", (code) => reject(new ControlError(`kaji envtest serve ended with ${code}`)));
-    createInterface({ input: child.stdout }).once("line", (line) => resolve(JSON.parse(line)));
+    child.once("error", (error) => {
+      reject(new ControlError(`${binary} cannot be started (it is KAJI's value, of this platform's package, or on the PATH): ${error.message}`));
+    });
+    child.once("exit", (code, signal) => reject(new ControlError(`kaji envtest serve ended with ${code ?? signal}`)));
+    createInterface({ input: child.stdout }).once("line", (line) => {
+      try {
+        resolve(JSON.parse(line));
+      } catch {
+        child.kill();
+        reject(new ControlError(`${binary} is not kaji, or another version of it: ${line.slice(0, 200)}`));
+      }
+    });
   });
   return new Control(child, announced);
 }
 
-module.exports = { start, Control, Cluster, ControlError };
+/** The control that another process has started, by its `announced`. */
+function connect(announced) {
+  return new Control(null, announced);
+}
+
+module.exports = { start, connect, Control, Cluster, ControlError };

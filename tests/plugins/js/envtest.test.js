@@ -1,27 +1,17 @@
-// The helper for Node.js with the project's client: one set-up, a fork for each test.
+// The helper for Node.js with the project's client, under node:test: one set-up, a fork for each test.
 import assert from 'node:assert';
+import { chmod, mkdtemp, rm, writeFile } from 'node:fs/promises';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
 import { after, before, test } from 'node:test';
-import * as k8s from '@kubernetes/client-node';
-import envtest from './envtest.cjs';
+import envtest from 'kaji/envtest';
+import { core, create, exists, setUp } from './api.js';
 
-const namespace = 'default';
 let control;
-
-function core(kubeconfig) {
-  const config = new k8s.KubeConfig();
-  config.loadFromString(kubeconfig);
-  return config.makeApiClient(k8s.CoreV1Api);
-}
-
-const create = (api, name) => api.createNamespacedConfigMap({ namespace, body: { metadata: { name } } });
-const exists = async (api, name) => {
-  const list = await api.listNamespacedConfigMap({ namespace });
-  return list.items.some((map) => map.metadata.name === name);
-};
 
 before(async () => {
   control = await envtest.start({ controllers: ['namespace-controller'] });
-  await create(core(control.base.kubeconfig), 'shared');
+  await setUp(control.base);
 });
 after(() => control?.stop());
 
@@ -60,4 +50,26 @@ test('time is moved', () =>
 test('what is refused says why', async () => {
   await assert.rejects(control.base.delete(), /the base ends with the control/);
   await assert.rejects(control.base.fork('No Name'), /is no name/);
+});
+
+test('another process has the same control', async () => {
+  const same = envtest.connect(JSON.parse(JSON.stringify(control.announced)));
+  const name = await same.withFork(async (cluster) => cluster.name);
+  await same.stop();
+  const { clusters } = await control.request('GET', 'clusters');
+  assert.ok(!clusters.some((cluster) => cluster.name === name));
+});
+
+test('a program that is not there, ends, or is another one, is named', async () => {
+  const folder = await mkdtemp(join(tmpdir(), 'plugins-'));
+  try {
+    const other = join(folder, 'other');
+    await writeFile(other, '#!/bin/sh\necho "Usage: other"\ncat >/dev/null\n');
+    await chmod(other, 0o755);
+    await assert.rejects(envtest.start({ binary: other }), /other is not kaji, or another version of it: Usage: other/);
+    await assert.rejects(envtest.start({ binary: join(folder, 'none') }), /none cannot be started .*ENOENT/);
+    await assert.rejects(envtest.start({ args: ['--no-such-flag'] }), /kaji envtest serve ended with [1-9]/);
+  } finally {
+    await rm(folder, { recursive: true });
+  }
 });

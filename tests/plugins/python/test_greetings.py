@@ -37,7 +37,7 @@ def eventually(look, seconds=60):
 def kaji_setup():
     def define(cluster):
         extensions = kubernetes.client.ApiextensionsV1Api(api(cluster.kubeconfig)[2])
-        extensions.create_custom_resource_definition(yaml.safe_load((HERE / "greetings.yaml").read_text()))
+        extensions.create_custom_resource_definition(yaml.safe_load((HERE.parent / "greetings.yaml").read_text()))
 
         def established():
             found = extensions.read_custom_resource_definition("greetings.greetings.example.com")
