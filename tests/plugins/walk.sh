@@ -53,7 +53,7 @@ java() {
     echo "SKIPPED plugins-jenvtest: there is no kubectl, with which jenvtest waits for the server"
   fi
   if timeout 280 mvn -B -ntp -f java/pom.xml -DbuildDirectory="$work/java" test >"$log" 2>&1; then
-    grep -E 'Tests run:.* in ' "$log"
+    grep -E 'Tests run: [0-9]+, .*Skipped: [0-9]+$' "$log"
     echo "PASSED java ($((SECONDS - began)) s)"
   elif grep -qE 'Could not (resolve|transfer|find artifact)' "$log"; then
     tail -n 5 "$log"
