@@ -7,6 +7,7 @@ use crate::{
 use clap::{ArgAction, ArgGroup, ArgMatches, Args, Command, parser::ValueSource};
 use kaji::Nodes;
 use kaji_clusters::{ClusterDirectories, ClusterName, ClusterRecord};
+use kaji_encryption::sealed::SealingKey;
 use kaji_options::ServerFlags;
 use kaji_storage::forks::{self, Forked};
 use std::{
@@ -19,7 +20,7 @@ use std::{
 };
 
 /// Flags that are of the fork and not of its server.
-const OWN: [&str; 5] = ["source", "name", "detach", "no_start", "data_dir"];
+const OWN: [&str; 6] = ["source", "key_file", "name", "detach", "no_start", "data_dir"];
 
 /// Flags of `kaji fork`.
 #[derive(Args)]
@@ -28,6 +29,9 @@ pub struct Fork {
     /// The cluster to fork, while its server runs or not: its name, its data directory, or the file of a snapshot. Default: the one
     /// without a name.
     source: Option<PathBuf>,
+    /// The key that a snapshot is encrypted with, as for kaji snapshot.
+    #[arg(long, value_name = "FILE", requires = "source")]
+    key_file: Option<PathBuf>,
     /// The new cluster's name: it is listed, stopped, started and deleted as others are, and has a kubeconfig context (kaji-NAME).
     #[arg(long)]
     name: Option<ClusterName>,
@@ -85,6 +89,12 @@ pub fn server_arguments(command: &Command, matches: &ArgMatches) -> Vec<String> 
     arguments
 }
 
+/// What is forked, and the key of its snapshot.
+struct Source {
+    path: PathBuf,
+    key: Option<SealingKey>,
+}
+
 /// A directory that is removed with this.
 struct Temporary(PathBuf);
 
@@ -98,12 +108,13 @@ impl Drop for Temporary {
 
 /// Forks a cluster and runs the new one until a signal comes, or in the background.
 pub async fn fork(args: Fork, started: Instant) -> Result<(), Box<dyn Error>> {
-    let Fork { source, name, detach, no_start, arguments, server: mut flags } = args;
+    let Fork { source, key_file, name, detach, no_start, arguments, server: mut flags } = args;
     if !flags.is_embedded() {
         return Err("a fork has an embedded store: leave out --store and --etcd-servers".into());
     }
     let directories = directories()?;
-    let source = source_directory(source, &directories)?;
+    let key = key_file.as_deref().map(SealingKey::read).transpose()?;
+    let source = Source { path: source_directory(source, &directories)?, key };
     let nodes_given = flags.nodes.is_some();
     if !nodes_given {
         flags.nodes = Some(Nodes::None);
@@ -149,7 +160,7 @@ pub async fn fork(args: Fork, started: Instant) -> Result<(), Box<dyn Error>> {
 
 /// Makes the files of a cluster with a name, and its record.
 async fn register(
-    source: &Path,
+    source: &Source,
     name: &ClusterName,
     directories: &ClusterDirectories,
     arguments: Vec<String>,
@@ -172,11 +183,11 @@ async fn register(
     Ok(())
 }
 
-async fn make(source: &Path, data_dir: &Path) -> Result<(), Box<dyn Error>> {
-    let (from, to) = (source.to_owned(), data_dir.to_owned());
+async fn make(source: &Source, data_dir: &Path) -> Result<(), Box<dyn Error>> {
+    let (from, key, to) = (source.path.clone(), source.key.clone(), data_dir.to_owned());
     let begun = Instant::now();
-    let forked = tokio::task::spawn_blocking(move || forks::fork(&from, &to)).await??;
-    describe(&forked, (source, data_dir), begun)?;
+    let forked = tokio::task::spawn_blocking(move || forks::fork_with_key(&from, key, &to)).await??;
+    describe(&forked, (&source.path, data_dir), begun)?;
     Ok(())
 }
 
