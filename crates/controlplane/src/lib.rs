@@ -15,6 +15,7 @@ mod local_batches;
 pub mod server_identity;
 pub mod service_endpoints;
 pub mod shared_ports;
+pub mod traces;
 
 pub use cache_feed::CacheFeed;
 pub use kubelet_pages::Kubelets;

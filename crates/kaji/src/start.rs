@@ -13,7 +13,6 @@
 
 mod control_loops;
 mod several_servers;
-mod traces;
 
 pub(crate) use control_loops::{ControlLoopConfig, ControlLoops, LoopMetrics};
 
@@ -29,7 +28,7 @@ use kaji_auth::authn::{ClusterAuthenticationInfo, SigningKey};
 use kaji_builtins::{ApiHandle, Deps, SharedPorts};
 use kaji_controllers::NodeRanges;
 use kaji_controlplane::{
-    Kubelets, bootstrap, history, service_endpoints::ServerEndpoints, shared_ports::Allocation,
+    Kubelets, bootstrap, history, service_endpoints::ServerEndpoints, shared_ports::Allocation, traces,
 };
 use kaji_decisions::Decisions;
 use kaji_engine::{Engine, EngineOptions};
@@ -459,7 +458,6 @@ fn stack(
 ) -> Arc<Stack> {
     let options = &settings.options;
     let flow = FlowControl::new(options.limits, settings.clock.clone());
-    let (traces, random) = (options.traces.as_ref(), settings.environment.random.clone());
     let stack = Arc::new(Stack {
         engine,
         issuer: authn.documents(&format!("https://{}", external_address(options, address))),
@@ -479,8 +477,8 @@ fn stack(
         request_timeout: options.request_timeout,
         body_memory: options.serving.request_memory.map_or_else(BodyMemory::of_process, BodyMemory::new),
         audit: settings.audit.clone(),
-        traces: traces.map(|config| traces::start(config, address, settings.clock.clone(), random.clone())),
-        random,
+        traces: traces::start(options, address, &settings.clock, &settings.environment.random),
+        random: settings.environment.random.clone(),
         refusals,
         snapshots: Some(snapshots::source(storage.raw_store.clone(), &options.store)),
     });
