@@ -2,10 +2,7 @@
 //!
 //! Invariant: in the end all pods fit.
 
-use super::{
-    Action, DEPLOYMENTS, JOBS, NAMESPACE, POD_GROUPS, PRIORITY_CLASSES, Step, later, template,
-    workload_object,
-};
+use super::{Action, DEPLOYMENTS, NAMESPACE, POD_GROUPS, PRIORITY_CLASSES, Step, later, workload_object};
 use crate::faults::Dice;
 use serde_json::{Value, json};
 
@@ -68,20 +65,17 @@ pub(super) fn apart(dice: &Dice, nodes: u16, name: &str, begin: u64, steps: &mut
     replicated(dice, name, &json!({"affinity": affinity}), replicas, begin, steps);
 }
 
-/// Pods of which all are scheduled, or none.
+/// Pods of which all are scheduled, or none. They run on: a pod that has ended does not count for its group, so that one which takes
+/// the place of a failed pod would wait for others that have succeeded.
 pub(super) fn gang(dice: &Dice, name: &str, begin: u64, steps: &mut Vec<Step>) {
     let count = 2 + dice.below(4);
     let group = json!({"apiVersion": "scheduling.k8s.io/v1beta1", "kind": "PodGroup",
         "metadata": {"name": name, "namespace": NAMESPACE},
         "spec": {"schedulingPolicy": {"gang": {"minCount": count}}}});
-    let mut template = template(name, "image:1");
-    template["metadata"]["annotations"] = json!({"sim.kaji.dev/exit-after": format!("{}s", dice.below(60))});
-    template["spec"]["restartPolicy"] = json!("Never");
-    template["spec"]["schedulingGroup"] = json!({"podGroupName": name});
-    let job = json!({"apiVersion": "batch/v1", "kind": "Job", "metadata": {"name": name, "namespace": NAMESPACE},
-        "spec": {"parallelism": count, "completions": count, "template": template}});
+    let mut object = workload_object("apps/v1", "Deployment", name, &json!({"replicas": count}));
+    object["spec"]["template"]["spec"]["schedulingGroup"] = json!({"podGroupName": name});
     // The group may come after its pods.
-    let first = [Action::Create(POD_GROUPS, group), Action::Create(JOBS, job)];
+    let first = [Action::Create(POD_GROUPS, group), Action::Create(DEPLOYMENTS, object)];
     let late = dice.below(20_000);
     let times = if dice.once_in(2) { [begin, begin + late] } else { [begin + late, begin] };
     steps.extend(times.into_iter().zip(first).map(|(at, action)| Step::new(at, action)));
