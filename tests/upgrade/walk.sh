@@ -62,17 +62,17 @@ stop() {
 }
 # What does not depend on the moment: objects that no control loop writes, whole; of others, that they are the same ones.
 settled() {
-  k get configmaps,secrets,widgets,customresourcedefinitions,clusterroles,priorityclasses -A --selector '!kaji.dev/none' -o json --show-managed-fields |
+  { k get configmaps,secrets,widgets -o json --show-managed-fields; k get customresourcedefinitions,priorityclasses -o json --show-managed-fields; } |
     python3 -c '
 import json, sys
-for item in sorted(json.load(sys.stdin)["items"], key=lambda i: (i["kind"], i["metadata"].get("namespace", ""), i["metadata"]["name"])):
+decoder, text, items = json.JSONDecoder(), sys.stdin.read(), []
+while text.strip():
+    value, end = decoder.raw_decode(text.strip())
+    items, text = items + value["items"], text.strip()[end:]
+for item in sorted(items, key=lambda i: (i["kind"], i["metadata"]["name"])):
     item.pop("status", None)
     for entry in item["metadata"].get("managedFields", []):
         entry.pop("time", None)
-    meta = item["metadata"]
-    # Made or renewed by each start.
-    if meta["name"].startswith(("kaji-default", "kube-root-ca", "extension-apiserver")) or item["kind"] == "ClusterRole":
-        meta.pop("resourceVersion")
     print(json.dumps(item, sort_keys=True))'
   k get deployments,replicasets,services,namespaces,serviceaccounts,nodes -A \
     -o 'jsonpath={range .items[*]}{.kind}/{.metadata.name} {.metadata.uid}{"\n"}{end}'
