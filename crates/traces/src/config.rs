@@ -307,7 +307,59 @@ mod tests {
         ] {
             let _ = writeln!(out, "{text:?}\n  {}", shown(text).replace('\n', "\n  "));
         }
-        expect![[r#""#]].assert_eq(&out);
+        expect![[r#"
+            ""
+              tcp localhost 4317, 0
+            "{}"
+              tcp localhost 4317, 0
+            "apiVersion: apiserver.config.k8s.io/v1\nkind: TracingConfiguration\nendpoint: otel:4317\nsamplingRatePerMillion: 12345"
+              tcp otel 4317, 12345
+            "{\"apiVersion\": \"apiserver.config.k8s.io/v1beta1\", \"kind\": \"TracingConfiguration\", \"endpoint\": null}"
+              tcp localhost 4317, 0
+            "apiVersion: apiserver.config.k8s.io/v1alpha1\nkind: TracingConfiguration"
+              tcp localhost 4317, 0
+            "apiVersion: apps/v1\nkind: DaemonSet\nspec: {}"
+              failed to read tracing config: unable to decode tracing configuration data: no kind "DaemonSet" is registered for version "apps/v1": expected TracingConfiguration of apiserver.config.k8s.io/v1
+            "apiVersion: apiserver.config.k8s.io/v2\nkind: TracingConfiguration"
+              failed to read tracing config: unable to decode tracing configuration data: no kind "TracingConfiguration" is registered for version "apiserver.config.k8s.io/v2": expected TracingConfiguration of apiserver.config.k8s.io/v1
+            "kind: [a]"
+              failed to read tracing config: unable to decode tracing configuration data: couldn't get version/kind; json parse error: kind is no string
+            "endpoints: localhost:4317"
+              failed to read tracing config: unable to decode tracing configuration data: strict decoding error: unknown field "endpoints"
+            "endpoint: 5"
+              failed to read tracing config: unable to decode tracing configuration data: json: cannot unmarshal number into Go struct field TracingConfiguration.endpoint of type string
+            "samplingRatePerMillion: many"
+              failed to read tracing config: unable to decode tracing configuration data: json: cannot unmarshal string into Go struct field TracingConfiguration.samplingRatePerMillion of type int32
+            "samplingRatePerMillion: 1.5"
+              failed to read tracing config: unable to decode tracing configuration data: json: cannot unmarshal number 1.5 into Go struct field TracingConfiguration.samplingRatePerMillion of type int32
+            "samplingRatePerMillion: 5000000000"
+              failed to read tracing config: unable to decode tracing configuration data: json: cannot unmarshal number 5000000000 into Go struct field TracingConfiguration.samplingRatePerMillion of type int32
+            "samplingRatePerMillion: -1\nendpoint: http://localhost:4317"
+              failed to validate tracing configuration: [samplingRatePerMillion: Invalid value: -1: sampling rate must be positive, endpoint: Invalid value: "http://localhost:4317": unsupported scheme: http.  Options are none, dns, unix, or unix-abstract.  See https://github.com/grpc/grpc/blob/master/doc/naming.md]
+            "samplingRatePerMillion: 1000001"
+              failed to validate tracing configuration: samplingRatePerMillion: Invalid value: 1000001: sampling rate per million must be less than or equal to one million
+            "- a"
+              failed to read tracing config: unable to decode tracing configuration data: couldn't get version/kind; json parse error: expected an object
+            "a: b: c"
+              failed to read tracing config: unable to decode tracing configuration data: error: line 1 column 5: mapping values are not allowed in this context
+               --> <input>:1:5
+                |
+              1 | a: b: c
+                |     ^ mapping values are not allowed in this context
+            "endpoint: a\nendpoint: b"
+              failed to read tracing config: unable to decode tracing configuration data: error: line 2 column 1: duplicate mapping key: endpoint, set DuplicateKeyPolicy in Options if acceptable
+               --> <input>:2:1
+                |
+              1 | endpoint: a
+              2 | endpoint: b
+                | ^ duplicate mapping key: endpoint, set DuplicateKeyPolicy in Options if acceptable
+            "\0\u{1}"
+              failed to read tracing config: unable to decode tracing configuration data: error: line 1 column 1: unexpected character: `\u{0}'
+               --> <input>:1:1
+                |
+              1 |   
+                | ^ unexpected character: `\u{0}'
+        "#]].assert_eq(&out);
     }
 
     #[test]
@@ -341,7 +393,54 @@ mod tests {
             let text = serde_json::json!({ "endpoint": endpoint }).to_string();
             let _ = writeln!(out, "{endpoint:?}\n  {}", shown(&text));
         }
-        expect![[r#""#]].assert_eq(&out);
+        expect![[r#"
+            "localhost:4317"
+              tcp localhost 4317, 0
+            "127.0.0.1:4317"
+              tcp 127.0.0.1 4317, 0
+            "[::1]:4317"
+              tcp ::1 4317, 0
+            "otel"
+              tcp otel 443, 0
+            ":4317"
+              tcp localhost 4317, 0
+            "dns:///otel.monitoring:4317"
+              tcp otel.monitoring 4317, 0
+            "dns://google.com:4317"
+              tcp google.com 4317, 0
+            "dns://8.8.8.8/otel:4317"
+              failed to validate tracing configuration: endpoint: Invalid value: "dns://8.8.8.8/otel:4317": a name server of its own (8.8.8.8) is not supported
+            "unix:///run/otel.sock"
+              unix /run/otel.sock, 0
+            "unix:/run/otel.sock"
+              unix /run/otel.sock, 0
+            "unix://path/to/socket"
+              failed to validate tracing configuration: endpoint: Invalid value: "unix://path/to/socket": invalid (non-empty) authority: path
+            "unix://"
+              failed to validate tracing configuration: endpoint: Invalid value: "unix://": there is no path
+            "unix-abstract:///otel"
+              unix @otel, 0
+            "http://localhost:4317"
+              failed to validate tracing configuration: endpoint: Invalid value: "http://localhost:4317": unsupported scheme: http.  Options are none, dns, unix, or unix-abstract.  See https://github.com/grpc/grpc/blob/master/doc/naming.md
+            "https://localhost:4317"
+              failed to validate tracing configuration: endpoint: Invalid value: "https://localhost:4317": unsupported scheme: https.  Options are none, dns, unix, or unix-abstract.  See https://github.com/grpc/grpc/blob/master/doc/naming.md
+            "dn%2s://localhost:4317"
+              failed to validate tracing configuration: endpoint: Invalid value: "dn%2s://localhost:4317": parse "dn%2s://localhost:4317": first path segment in URL cannot contain colon
+            "://a"
+              failed to validate tracing configuration: endpoint: Invalid value: "://a": parse "://a": missing protocol scheme
+            "a//b"
+              failed to validate tracing configuration: endpoint: Invalid value: "a//b": unsupported scheme: .  Options are none, dns, unix, or unix-abstract.  See https://github.com/grpc/grpc/blob/master/doc/naming.md
+            "localhost:port"
+              failed to validate tracing configuration: endpoint: Invalid value: "dns://localhost:port": parse "dns://localhost:port": invalid port ":port" after host
+            "localhost:70000"
+              failed to validate tracing configuration: endpoint: Invalid value: "localhost:70000": invalid port "70000"
+            "dns://a b:1"
+              failed to validate tracing configuration: endpoint: Invalid value: "dns://a b:1": parse "dns://a b:1": invalid character " " in host name
+            "[::1"
+              failed to validate tracing configuration: endpoint: Invalid value: "dns://[::1": parse "dns://[::1": missing ']' in host
+            "a\u{7}"
+              failed to validate tracing configuration: endpoint: Invalid value: "dns://a\a": parse "dns://a\a": net/url: invalid control character in URL
+        "#]].assert_eq(&out);
     }
 
     proptest! {

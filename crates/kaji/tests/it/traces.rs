@@ -123,7 +123,26 @@ async fn a_request_is_a_trace_of_its_steps() {
         let of_trace: Vec<Span> = spans.iter().filter(|span| span.trace_id == trace).cloned().collect();
         tree(&of_trace, &[], 0, &mut out);
     }
-    expect![[r#""#]].assert_eq(&out);
+    expect![[r#"
+        authentication [] []
+          POST /api/v1/namespaces/{:namespace}/configmaps [server.address server.port http.request.method url.scheme user_agent.original client.address url.path network.protocol.version http.target audit-id http.response.body.size http.response.status_code] []
+            audit [] []
+              constrainedimpersonation [] []
+                priorityandfairness [] []
+                  authorization [] []
+                    Create [accept audit-id client api-group api-version name subresource namespace protocol resource scope url user-agent verb] ["limitedReadBody succeeded"]
+                      Create etcd3 [key group resource] ["Encode succeeded"]
+                      SerializeObject [] []
+        authentication [] []
+          GET /api/v1/namespaces/{:namespace}/configmaps/{:name} [http.request.method url.scheme client.address url.path network.protocol.version http.target audit-id http.response.body.size http.response.status_code] []
+            audit [] []
+              constrainedimpersonation [] []
+                priorityandfairness [] []
+                  authorization [] []
+                    Get [accept audit-id client api-group api-version name subresource namespace protocol resource scope url user-agent verb] []
+                      cacher.Get [type] []
+                      SerializeObject [] []
+    "#]].assert_eq(&out);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -513,6 +513,13 @@ pub struct Fake {
     pub dir: tempfile::TempDir,
 }
 
+/// Those of a node without name servers.
+fn resolvers() -> NodeDns {
+    let mut resolvers = NodeDns::fixed(DnsConfig::default());
+    resolvers.file = "/etc/resolv.conf".into();
+    resolvers
+}
+
 impl Fake {
     pub fn new() -> Fake {
         Fake::at(tempfile::tempdir().unwrap(), NoMounts::default())
@@ -534,7 +541,7 @@ impl Fake {
             dns: DnsSettings {
                 servers: vec![IpAddr::from([10, 96, 0, 10])],
                 domain: "cluster.local".into(),
-                node: NodeDns::fixed(DnsConfig::default()),
+                node: resolvers(),
             },
             hosts_file: root.join("hosts"),
             memory: 8 << 30,

@@ -126,16 +126,18 @@ fn hex(bytes: &[u8]) -> String {
 fn shown_span(span: &Span) -> String {
     let (begin, end) = (span.start_time_unix_nano / 1_000_000_000, span.end_time_unix_nano / 1_000_000_000);
     let mut out = format!(
-        "{} ({}) {}-{} of {} {:?} flags {:x}, {begin}s to {end}s\n  {}\n",
+        "{} ({}) {}-{} of {} {:?} flags {:x}, {begin}s to {end}s\n",
         span.name,
         span.kind,
         hex(&span.trace_id),
         hex(&span.span_id),
         hex(&span.parent_span_id),
         span.trace_state,
-        span.flags,
-        shown(&span.attributes)
+        span.flags
     );
+    if !span.attributes.is_empty() {
+        let _ = writeln!(out, "  {}", shown(&span.attributes));
+    }
     for event in &span.events {
         let at = event.time_unix_nano / 1_000_000_000;
         let _ = writeln!(out, "  at {at}s {} {}", event.name, shown(&event.attributes));

@@ -73,7 +73,18 @@ async fn spans_arrive_with_their_parents_and_what_is_known_of_them() {
     drop(server);
     drop(provider.tracer().begin("GET", Kind::Server, None, Some(&remote("00"))));
     provider.shutdown().await;
-    expect![[r#""#]].assert_eq(&collector.shown());
+    expect![[r#"
+        service.name=apiserver service.instance.id=apiserver-a
+        by "kaji"
+        Create etcd3 (1) 0af7651916cd43dd8448eb211c80319c-beeb8da1658eec67 of 910a2dec89025cc1 "a=1" flags 101, 1s to 3s
+          key=1036 bytes to "...TRUNCATED"
+          at 2s Encode succeeded len=5 dry=true
+        POST /api/v1/pods (2) 0af7651916cd43dd8448eb211c80319c-910a2dec89025cc1 of b7ad6b7169203331 "a=1" flags 301, 0s to 4s
+          http.response.status_code=500
+          status 2 "broken"
+        GET (2) 71c18690ee42c90b71bb54d8d101b5b9-f893a2eefb32555e of  "" flags 101, 5s to 6s
+          linked to 0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331 flags 300
+    "#]].assert_eq(&collector.shown());
     assert_eq!(provider.dropped(), 0);
 }
 

@@ -289,21 +289,21 @@ async fn answers_about_victims_are_checked() {
             let rest = format!("nodeCacheCapable: true, ignorable: {ignorable}");
             let said = answer.clone();
             let (decision, _) = preempt(&rest, move |_, _| said.clone()).await;
-            let end = decision.split("Insufficient cpu.").last().unwrap_or_default().to_owned();
+            let end = decision.split("Insufficient cpu.").last().unwrap_or_default().trim_start().to_owned();
             shown.push(end);
         }
     }
     expect_test::expect![[r#"
-         preemption: no candidate node for preemption by {"NodeResourcesFit"}
-         preemption: no candidate node for preemption by {"NodeResourcesFit"}
-         extender: URL/ claims to preempt pod (UID: other) on node: b, but the pod is not found on that node by {"NodeResourcesFit"}
-         PREEMPT on-a on a by {"NodeResourcesFit"}
-         nodeinfo not found for node name "z" by {"NodeResourcesFit"}
-         PREEMPT on-a on a by {"NodeResourcesFit"}
-         expected at least one victim pod on node "a" by {"NodeResourcesFit"}
-         PREEMPT on-b on b by {"NodeResourcesFit"}
-         NodeNameToMetaVictims: invalid type: integer `7`, expected a map at line 1 column 1 by {"NodeResourcesFit"}
-         PREEMPT on-a on a by {"NodeResourcesFit"}"#]]
+        preemption: no candidate node for preemption by {"NodeResourcesFit"}
+        preemption: no candidate node for preemption by {"NodeResourcesFit"}
+        extender: URL/ claims to preempt pod (UID: other) on node: b, but the pod is not found on that node by {"NodeResourcesFit"}
+        PREEMPT on-a on a by {"NodeResourcesFit"}
+        nodeinfo not found for node name "z" by {"NodeResourcesFit"}
+        PREEMPT on-a on a by {"NodeResourcesFit"}
+        expected at least one victim pod on node "a" by {"NodeResourcesFit"}
+        PREEMPT on-b on b by {"NodeResourcesFit"}
+        NodeNameToMetaVictims: invalid type: integer `7`, expected a map at line 1 column 1 by {"NodeResourcesFit"}
+        PREEMPT on-a on a by {"NodeResourcesFit"}"#]]
     .assert_eq(&shown.join("\n"));
 }
 
