@@ -43,7 +43,7 @@ step_modules() {
   done
 }
 
-# etcd 3.6 for the tests, whose watches work otherwise than over Debian's 3.4; that is left to the steps chaos and etcd-walk.
+# etcd 3.6 for the tests: watches work otherwise over it than over Debian's 3.4, which the steps chaos and etcd-walk have.
 step_etcd_build() {
   if ! command -v go >/dev/null; then
     echo "SKIPPED etcd-3.6: there is no go"

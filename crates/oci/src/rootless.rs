@@ -69,7 +69,7 @@ enum Prepared {
     Refused(String),
 }
 
-/// What the holder is told once its ids are mapped: a line.
+/// What the holder reads once its ids are mapped: a line.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 struct Mapped {

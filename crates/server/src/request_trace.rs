@@ -20,7 +20,7 @@ use kaji_resource::UserInfo;
 use kaji_traces::{Kind, Parent, Provider, Span, SpanContext, Tracer, Value};
 use std::{fmt::Write as _, net::Ipv4Addr};
 
-/// Groups whose members choose a request's trace.
+/// Members of these groups choose a request's trace.
 const TRUSTED: [&str; 2] = ["system:masters", "system:monitoring"];
 /// Bytes of an audit id. Source: `maxAuditIDLength`.
 const AUDIT_ID: usize = 64;

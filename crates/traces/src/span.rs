@@ -22,7 +22,7 @@ const TEXT: usize = 1024;
 /// What follows a text that was cut.
 const CUT: &str = "...TRUNCATED";
 
-/// Whose side of a call a span is.
+/// The side of a call that a span is of.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
     /// None.

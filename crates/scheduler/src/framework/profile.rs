@@ -148,7 +148,7 @@ impl Profile {
         }
         let Some((name, interests)) = self.interests.get_key_value(plugin) else { return false };
         let mut concerned = interests.iter().filter(|interest| interest.concerns(event));
-        concerned.any(|interest| self.meter.hint(*name, event, || interest.hint(pod, event)) == Hint::Queue)
+        concerned.any(|interest| self.meter.hint(name, event, || interest.hint(pod, event)) == Hint::Queue)
     }
 
     /// The plugins that an event may concern, before any hint.
