@@ -4,8 +4,20 @@ import { browser, check, console_, counts, end, equal, newPage, until } from "./
 const chrome = await browser();
 const page = await newPage(chrome);
 const proxy = await console_(process.env.KUBECONFIG);
+// What a page that does not come is waiting for.
+const pending = new Map();
+page.on("request", (request) => pending.set(request, Date.now()));
+page.on("requestfinished", (request) => pending.delete(request));
+page.on("requestfailed", (request) => console.log("failed:", request.url(), request.failure()?.errorText));
+page.on("pageerror", (error) => console.log("error in the page:", error.message));
 await page.goto(proxy.link);
-await page.getByRole("heading", { name: "Problems" }).waitFor();
+try {
+  await page.getByRole("heading", { name: "Problems" }).waitFor();
+} catch (error) {
+  console.log("the page:", page.url(), (await page.locator("body").innerText()).slice(0, 500));
+  for (const [request, begun] of pending) console.log("not answered:", request.url(), `${Date.now() - begun} ms`);
+  throw error;
+}
 const shown = async () => (await page.locator(".screen .xterm-rows > div").allInnerTexts()).join("\n").replace(/\u00a0/g, " ");
 
 await check("a shell takes what is typed, and says what it prints", async () => {
