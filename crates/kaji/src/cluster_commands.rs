@@ -39,7 +39,16 @@ pub struct Base {
 }
 
 impl Base {
-    fn directories(&self) -> std::io::Result<ClusterDirectories> {
+    /// That of commands without a flag for it.
+    pub fn of_environment() -> Base {
+        Base { data_dir: std::env::var_os("KAJI_DATA_DIR").map(PathBuf::from) }
+    }
+
+    /// The directories of clusters in it.
+    ///
+    /// # Errors
+    /// That the working directory is not known.
+    pub fn directories(&self) -> std::io::Result<ClusterDirectories> {
         let base = self.data_dir.clone();
         let base = base.unwrap_or_else(|| default_data_dir(std::env::var("HOME").ok().as_deref()));
         Ok(ClusterDirectories::new(std::path::absolute(base)?))

@@ -1,7 +1,7 @@
 //! `kaji fork`: a second cluster that begins as another one is, for tests and experiments; with a name it is one of this machine's clusters.
 
 use crate::{
-    default_data_dir,
+    cluster_commands::Base,
     up_command::{self, Registration, Server, Start},
 };
 use clap::{ArgAction, ArgGroup, ArgMatches, Args, Command, parser::ValueSource};
@@ -112,7 +112,7 @@ pub async fn fork(args: Fork, started: Instant) -> Result<(), Box<dyn Error>> {
     if !flags.is_embedded() {
         return Err("a fork has an embedded store: leave out --store and --etcd-servers".into());
     }
-    let directories = directories()?;
+    let directories = Base::of_environment().directories()?;
     let key = key_file.as_deref().map(SealingKey::read).transpose()?;
     let source = Source { path: source_directory(source, &directories)?, key };
     let nodes_given = flags.nodes.is_some();
@@ -189,12 +189,6 @@ async fn make(source: &Source, data_dir: &Path) -> Result<(), Box<dyn Error>> {
     let forked = tokio::task::spawn_blocking(move || forks::fork_with_key(&from, key, &to)).await??;
     describe(&forked, (&source.path, data_dir), begun)?;
     Ok(())
-}
-
-fn directories() -> std::io::Result<ClusterDirectories> {
-    let base = std::env::var_os("KAJI_DATA_DIR").map(PathBuf::from);
-    let base = base.unwrap_or_else(|| default_data_dir(std::env::var("HOME").ok().as_deref()));
-    Ok(ClusterDirectories::new(std::path::absolute(base)?))
 }
 
 /// A path, or the name of a cluster.

@@ -1,10 +1,10 @@
 //! The commands about all objects of a cluster: snapshots, and moving them between the embedded store and etcd.
 
-use crate::{default_data_dir, up_command};
+use crate::{cluster_commands::Base, default_data_dir, up_command};
 use clap::{Args, Subcommand};
 use kaji::{EncryptionFile, EtcdConfig, Options, StoreKind};
 use kaji_access::client_connection::config_of_flags;
-use kaji_clusters::{ClusterDirectories, ClusterError, ClusterName, ClusterRecord};
+use kaji_clusters::{ClusterError, ClusterName, ClusterRecord};
 use kaji_encryption::sealed::SealingKey;
 use kaji_meta::text::hex;
 use kaji_options::{ClientConnectionFlags, StoreFlags};
@@ -191,7 +191,7 @@ async fn save(args: Save) -> Result<(), Box<dyn Error>> {
 
 /// Of a cluster of this machine: of its server, or of its store while that does not run.
 async fn save_cluster(name: &ClusterName, file: &SnapshotFile) -> Result<Contents, Box<dyn Error>> {
-    let directories = directories()?;
+    let directories = Base::of_environment().directories()?;
     let (record, directory) = (directories.record(name)?, directories.of(name));
     if record.running().is_some() {
         let kubeconfig = record.kubeconfig.ok_or("the cluster has written no kubeconfig")?;
@@ -231,12 +231,6 @@ async fn save_store(options: &Options, file: &SnapshotFile) -> Result<Contents, 
     Ok(snapshots::save_store(options, file, &|amount| line.show(amount)).await?)
 }
 
-fn directories() -> std::io::Result<ClusterDirectories> {
-    let base = std::env::var_os("KAJI_DATA_DIR").map(PathBuf::from);
-    let base = base.unwrap_or_else(|| default_data_dir(home().as_deref()));
-    Ok(ClusterDirectories::new(std::path::absolute(base)?))
-}
-
 async fn restore(args: Restore) -> Result<(), Box<dyn Error>> {
     let (file, bump) = (args.file.read()?, args.bump_revision);
     let (count, revision, place) = match (args.cluster, args.store.kind()?, args.data_dir) {
@@ -264,7 +258,7 @@ async fn restore_cluster(
     file: SnapshotFile,
     bump: Option<u64>,
 ) -> Result<(u64, u64, String), Box<dyn Error>> {
-    let directories = directories()?;
+    let directories = Base::of_environment().directories()?;
     let directory = directories.of(name);
     let record = ClusterRecord::read(&directory)?;
     if let Some(process) = record.as_ref().and_then(ClusterRecord::running) {
