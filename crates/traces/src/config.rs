@@ -281,30 +281,33 @@ mod tests {
         }
     }
 
+    /// Files of every shape: good ones first.
+    const FILES: &[&str] = &[
+        "",
+        "{}",
+        "apiVersion: apiserver.config.k8s.io/v1\nkind: TracingConfiguration\nendpoint: otel:4317\nsamplingRatePerMillion: 12345",
+        "{\"apiVersion\": \"apiserver.config.k8s.io/v1beta1\", \"kind\": \"TracingConfiguration\", \"endpoint\": null}",
+        "apiVersion: apiserver.config.k8s.io/v1alpha1\nkind: TracingConfiguration",
+        "apiVersion: apps/v1\nkind: DaemonSet\nspec: {}",
+        "apiVersion: apiserver.config.k8s.io/v2\nkind: TracingConfiguration",
+        "kind: [a]",
+        "endpoints: localhost:4317",
+        "endpoint: 5",
+        "samplingRatePerMillion: many",
+        "samplingRatePerMillion: 1.5",
+        "samplingRatePerMillion: 5000000000",
+        "samplingRatePerMillion: -1\nendpoint: http://localhost:4317",
+        "samplingRatePerMillion: 1000001",
+        "- a",
+        "a: b: c",
+        "endpoint: a\nendpoint: b",
+        "\u{0}\u{1}",
+    ];
+
     #[test]
     fn files() {
         let mut out = String::new();
-        for text in [
-            "",
-            "{}",
-            "apiVersion: apiserver.config.k8s.io/v1\nkind: TracingConfiguration\nendpoint: otel:4317\nsamplingRatePerMillion: 12345",
-            "{\"apiVersion\": \"apiserver.config.k8s.io/v1beta1\", \"kind\": \"TracingConfiguration\", \"endpoint\": null}",
-            "apiVersion: apiserver.config.k8s.io/v1alpha1\nkind: TracingConfiguration",
-            "apiVersion: apps/v1\nkind: DaemonSet\nspec: {}",
-            "apiVersion: apiserver.config.k8s.io/v2\nkind: TracingConfiguration",
-            "kind: [a]",
-            "endpoints: localhost:4317",
-            "endpoint: 5",
-            "samplingRatePerMillion: many",
-            "samplingRatePerMillion: 1.5",
-            "samplingRatePerMillion: 5000000000",
-            "samplingRatePerMillion: -1\nendpoint: http://localhost:4317",
-            "samplingRatePerMillion: 1000001",
-            "- a",
-            "a: b: c",
-            "endpoint: a\nendpoint: b",
-            "\u{0}\u{1}",
-        ] {
+        for text in FILES {
             let _ = writeln!(out, "{text:?}\n  {}", shown(text).replace('\n', "\n  "));
         }
         expect![[r#"
@@ -362,34 +365,37 @@ mod tests {
         "#]].assert_eq(&out);
     }
 
+    /// Endpoints in every form that gRPC names, then refused ones.
+    const ENDPOINTS: &[&str] = &[
+        "localhost:4317",
+        "127.0.0.1:4317",
+        "[::1]:4317",
+        "otel",
+        ":4317",
+        "dns:///otel.monitoring:4317",
+        "dns://google.com:4317",
+        "dns://8.8.8.8/otel:4317",
+        "unix:///run/otel.sock",
+        "unix:/run/otel.sock",
+        "unix://path/to/socket",
+        "unix://",
+        "unix-abstract:///otel",
+        "http://localhost:4317",
+        "https://localhost:4317",
+        "dn%2s://localhost:4317",
+        "://a",
+        "a//b",
+        "localhost:port",
+        "localhost:70000",
+        "dns://a b:1",
+        "[::1",
+        "a\u{7}",
+    ];
+
     #[test]
     fn endpoints() {
         let mut out = String::new();
-        for endpoint in [
-            "localhost:4317",
-            "127.0.0.1:4317",
-            "[::1]:4317",
-            "otel",
-            ":4317",
-            "dns:///otel.monitoring:4317",
-            "dns://google.com:4317",
-            "dns://8.8.8.8/otel:4317",
-            "unix:///run/otel.sock",
-            "unix:/run/otel.sock",
-            "unix://path/to/socket",
-            "unix://",
-            "unix-abstract:///otel",
-            "http://localhost:4317",
-            "https://localhost:4317",
-            "dn%2s://localhost:4317",
-            "://a",
-            "a//b",
-            "localhost:port",
-            "localhost:70000",
-            "dns://a b:1",
-            "[::1",
-            "a\u{7}",
-        ] {
+        for endpoint in ENDPOINTS {
             let text = serde_json::json!({ "endpoint": endpoint }).to_string();
             let _ = writeln!(out, "{endpoint:?}\n  {}", shown(&text));
         }
