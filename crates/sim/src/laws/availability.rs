@@ -68,7 +68,7 @@ struct Lost {
     cause: Cause,
     /// The uid of what scales it.
     root: String,
-    /// Its metadata.
+    /// Its metadata, and its node.
     pod: Value,
 }
 
@@ -114,7 +114,7 @@ impl Availability {
         };
         let root = root.map(|(_, root)| uid(root).to_owned()).unwrap_or_default();
         self.lost.retain(|_, lost| lost.at + WINDOW_MILLIS >= now);
-        let kept = json!({"metadata": pod["metadata"]});
+        let kept = json!({"metadata": pod["metadata"], "spec": {"nodeName": node_of(pod)}});
         self.lost.insert(uid(pod).to_owned(), Lost { at: now, cause, root, pod: kept });
         broken.map(|text| format!("{}: {text}", step.key))
     }
@@ -148,6 +148,9 @@ impl Availability {
         let least = if key.starts_with(DEPLOYMENTS) {
             least_of_deployment(root, replicas)?
         } else if key.starts_with(DAEMON_SETS) {
+            if daemon_set_surges(root) {
+                return self.check_surge(known, now, root, pod);
+            }
             let nodes = i64::try_from(objects.of(NODES).count()).unwrap_or(0);
             least_of_daemon_set(root, nodes)?
         } else {
@@ -159,6 +162,28 @@ impl Availability {
         let name = text(root, &["metadata", "name"]);
         (available < least)
             .then(|| format!("its deletion leaves {name} {available} available pods, and {least} must stay"))
+    }
+
+    /// A daemon set that surges takes a pod when its node has another one, whatever other nodes have.
+    fn check_surge(
+        &self,
+        (objects, _, restarts): Known<'_>,
+        now: u64,
+        set: &Value,
+        pod: &Value,
+    ) -> Option<String> {
+        let node = node_of(pod);
+        let mut others = objects
+            .pods_of(uid(set))
+            .filter(|other| is_available(other))
+            .map(|other| &**other)
+            .chain(self.lost_of(now, uid(set), restarts));
+        let is_alone = !others.any(|other| node_of(other) == node);
+        // Pods of a node that is gone go as well.
+        let is_node = objects.of(NODES).any(|known| text(known, &["metadata", "name"]) == node);
+        let name = text(set, &["metadata", "name"]);
+        (is_alone && is_node)
+            .then(|| format!("its deletion leaves {node} without an available pod of {name}"))
     }
 
     /// In a stateful set a pod goes only if the others are available, but for `maxUnavailable`. In parallel without that, those before
@@ -221,14 +246,22 @@ fn least_of_deployment(deployment: &Value, replicas: i64) -> Option<i64> {
     Some(replicas - unavailable.min(replicas))
 }
 
-/// How many available pods the rollout of a daemon set leaves.
+/// Whether the rollout of a daemon set puts new pods beside old ones.
+fn daemon_set_surges(set: &Value) -> bool {
+    let strategy = at(set, &["spec", "updateStrategy"]);
+    // Any count or percentage of some nodes is at least one.
+    strategy["type"] == "RollingUpdate" && share_up(&strategy["rollingUpdate"]["maxSurge"], 1) > 0
+}
+
+/// How many available pods the rollout of a daemon set leaves that does not surge.
 fn least_of_daemon_set(set: &Value, nodes: i64) -> Option<i64> {
     let strategy = at(set, &["spec", "updateStrategy"]);
     if strategy["type"] != "RollingUpdate" {
         return None;
     }
-    let rolling = &strategy["rollingUpdate"];
-    let surge = share_up(&rolling["maxSurge"], nodes);
-    let unavailable = share_up(&rolling["maxUnavailable"], nodes);
-    Some(nodes - if surge == 0 { unavailable.max(1) } else { unavailable })
+    Some(nodes - share_up(&strategy["rollingUpdate"]["maxUnavailable"], nodes).max(1))
+}
+
+fn node_of(pod: &Value) -> &str {
+    text(pod, &["spec", "nodeName"])
 }

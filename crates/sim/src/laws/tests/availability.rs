@@ -201,8 +201,27 @@ fn a_daemon_set_leaves_nodes_without_their_pod_up_to_a_percentage_rounded_up() {
     assert_eq!(half.delete(LATER, "a", "e") + &half.delete(LATER, "b", "e"), "");
     expect!["/registry/core/pods/n/c: its deletion leaves e 0 available pods, and 1 must stay"]
         .assert_eq(&half.delete(LATER, "c", "e"));
-    let mut surging = start(json!({"maxSurge": 1, "maxUnavailable": 0}));
-    assert_ne!(surging.delete(LATER, "a", "e"), "");
+}
+
+#[test]
+fn a_daemon_set_that_surges_takes_a_pod_beside_which_another_is_available() {
+    let rolling = json!({"type": "RollingUpdate", "rollingUpdate": {"maxSurge": 1, "maxUnavailable": 0}});
+    let set = json!({"metadata": {"name": "e", "uid": "e"}, "spec": {"updateStrategy": rolling}});
+    let node = |name: &str| json!({"metadata": {"name": name, "uid": name}});
+    let owners =
+        [("/registry/core/nodes/1", node("1")), ("/registry/core/nodes/2", node("2")), (DAEMON_SET, set)];
+    let gone = |name: &str, node: &str| deleted(pod(name, "e", node, true), None);
+    let mut followed = Followed::new(&owners, "e", &[]);
+    for (name, node) in [("a", "1"), ("b", "1"), ("c", "2"), ("f", "3")] {
+        assert_eq!(followed.put(0, &key(name), &pod(name, "e", node, true)), "");
+    }
+    // What another node lost does not count.
+    followed.put(LATER, &key("c"), &pod("c", "e", "2", false));
+    assert_eq!(followed.put(LATER, &key("a"), &gone("a", "1")), "");
+    expect!["/registry/core/pods/n/b: its deletion leaves 1 without an available pod of e"]
+        .assert_eq(&followed.put(LATER + 1, &key("b"), &gone("b", "1")));
+    // The node 3 is gone.
+    assert_eq!(followed.put(LATER + 2, &key("f"), &gone("f", "3")), "");
 }
 
 #[test]
