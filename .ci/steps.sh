@@ -182,8 +182,7 @@ step_console() {
   fi
   KAJI=$kaji bash tests/console/run.sh
   [[ -d tests/console/node_modules ]] || return 0
-  # Now and then the first page does not come within its time; the walk says what it is waiting for.
-  KAJI=$kaji timeout 150 bash tests/console/node.sh || { echo "the console's walk on a node, again"; KAJI=$kaji timeout 150 bash tests/console/node.sh; }
+  KAJI=$kaji timeout 240 bash tests/console/node.sh
 }
 
 # Which user changed what, and states at a time.

@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# The console's terminal and logs on a real node: a shell that is typed into, its size, its exit, and lines that come while they are watched.
+# The console's terminal and logs on a real node: a shell that is typed into, its size, its exit, lines that come while they are watched,
+# and a page that is loaded while addresses of the machine come and go, as they do when pods start.
 #
 # In a network namespace of its own. It needs root, ip, busybox (static), kubectl, node and chromium; without them it is skipped.
 set -euo pipefail

@@ -70,12 +70,15 @@ pub fn run(root: &Path) -> Result<(), VendorError> {
 
 /// The module that names the bundles.
 fn index(names: &[(&str, String)], styles: &[(&str, String)]) -> String {
-    let mut text = "// Written by `cargo xtask console-vendor`: where the libraries are.\n".to_owned();
+    let mut text = "// Written by `cargo xtask console-vendor`: where the libraries are.\nimport { load } from \"./load.js\";\n".to_owned();
     for (name, file) in names {
         // Writing to a string does not fail.
         let _ = match LAZY.contains(name) {
             false => writeln!(text, "export * from \"../vendor/{file}\";"),
-            true => writeln!(text, "export const {name} = () => import(\"../vendor/{file}\");"),
+            true => writeln!(
+                text,
+                "export const {name} = () => load(new URL(\"../vendor/{file}\", import.meta.url).href);"
+            ),
         };
     }
     text.push_str("export const styles = {\n");

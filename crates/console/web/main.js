@@ -144,3 +144,4 @@ await begin();
 route.value = parse();
 render(html`<${App} />`, document.getElementById("app"), undefined);
 document.querySelector("#app > .boot")?.remove();
+sessionStorage.removeItem("kaji.boot");

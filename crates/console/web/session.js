@@ -3,6 +3,7 @@
 // Behind `kaji console` the token is one of that process, got for the one-time code of the link; else it is a bearer token of the API
 // server, pasted or got by OpenID Connect (oidc.js).
 import { signal } from "./vendor.js";
+import { fetchAgain } from "./load.js";
 
 const KEY = "kaji.session";
 
@@ -36,18 +37,19 @@ export function signOut(why = "") {
 /** Exchanges the code of the link, if there is one, and takes it out of the address. */
 export async function begin() {
   const code = /^#code=([0-9a-f]+)$/.exec(location.hash)?.[1];
-  if (code) history.replaceState(null, "", location.pathname + "#/");
   if (location.protocol === "http:") {
     try {
-      const found = await fetch("/kaji-console/session");
+      const found = await fetchAgain("/kaji-console/session");
       proxied.value = found.ok && (await found.json()).proxy === true;
     } catch {
       // The page says so when it asks for something.
     }
   }
   if (!code) return;
+  // Only now: a page that is loaded again before has the code still.
+  history.replaceState(null, "", location.pathname + "#/");
   try {
-    const answer = await fetch("/kaji-console/session", { method: "POST", body: code });
+    const answer = await fetchAgain("/kaji-console/session", { method: "POST", body: code });
     const value = await answer.json();
     if (answer.ok) signIn({ ...value, proxy: true });
     else signOut(value.message);
