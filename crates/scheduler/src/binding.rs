@@ -1,14 +1,18 @@
 //! The binding cycle of a pod, beside later decisions: it waits for permits, prepares, binds, and says so.
 //!
-//! Invariant: a pod that was not bound leaves no reservation: whatever fails, the state comes back for unreserving.
+//! Invariants:
+//! - A pod that was not bound leaves no reservation: whatever fails, the state comes back for unreserving.
+//! - A pod that is not bound at once has its node in `status.nominatedNodeName` before anything is waited for or prepared, so that
+//!   autoscalers keep the node, and a scheduler that starts meanwhile keeps the decision (KEP-5278).
 
 use crate::{
     extenders::ExtenderCalls,
-    framework::{BindContext, Binding, CycleState, Outcome, Profile, Status},
+    framework::{BindContext, Binding, CycleState, Outcome, Points, Profile, Status},
     metrics::{Ending, Point, extension},
+    status_writer::status_patch,
 };
 use kaji_meta::time::Clock;
-use kaji_runtime::{Client, EventRecord, Key, Write, time};
+use kaji_runtime::{Client, EventRecord, Key, PatchKind, Target, Write, objects::Pod, time};
 use std::{sync::Arc, time::Duration};
 use tokio::time::Instant;
 
@@ -22,6 +26,8 @@ pub struct BindingCycle {
     pub wait: Option<Duration>,
     /// One of them may bind the pod.
     pub extenders: Arc<ExtenderCalls>,
+    /// Whether the pod's status may name the node.
+    pub nominated: bool,
 }
 
 impl BindingCycle {
@@ -40,6 +46,10 @@ impl BindingCycle {
     }
 
     async fn run_to_end(&mut self, profile: &Profile, clock: &dyn Clock) -> Outcome {
+        let preparing = pre_flight(profile, &self.context, &self.state);
+        if self.wait.is_some() || !preparing.is_empty() {
+            self.nominate().await;
+        }
         let (context, state) = (&self.context, &mut self.state);
         if let Some(wait) = self.wait {
             let (began, since) = (time::instant(clock), Instant::now());
@@ -54,7 +64,7 @@ impl BindingCycle {
             waited?;
         }
         let since = Instant::now();
-        let prepared = pre_bind(profile, context, state).await;
+        let prepared = pre_bind(profile, &preparing, context, state).await;
         profile.meter.observe(Point::PreBind, Ending::from(&prepared), since);
         prepared?;
         let since = Instant::now();
@@ -76,6 +86,19 @@ impl BindingCycle {
         // A binding waits while very many events are not written yet; the receiver is gone only after the loop has ended.
         let _ = context.placed.send(EventRecord::normal(reference, "Scheduled", text)).await;
         Ok(())
+    }
+
+    /// Writes the node into the pod's status. Binding does not depend on it.
+    async fn nominate(&mut self) {
+        let pod = &self.context.pod.pod;
+        let Some(patch) = status_patch(pod, None, Some(&self.context.node)) else { return };
+        // An answer that is lost may be that of a write that was made.
+        self.nominated = true;
+        let target = Target::of::<Pod>(&pod.metadata.namespace, &pod.metadata.name).subresource("status");
+        let kind = PatchKind::Strategic.content_type();
+        if let Err(error) = self.context.client.patch_only(&target, kind, &patch).await {
+            tracing::debug!(pod = %self.context.pod.key(), %error, "failed to write the nominated node");
+        }
     }
 
     async fn bind(&self, profile: &Profile) -> Outcome {
@@ -118,20 +141,40 @@ pub async fn carry_out(client: Client, pod: Key, writes: Vec<Write>) {
     }
 }
 
-/// Runs the pre-binds that have something to do.
-async fn pre_bind(profile: &Profile, context: &BindContext, state: &mut CycleState) -> Outcome {
+/// The plugins whose pre-binds have something to do.
+fn pre_flight<'a>(profile: &'a Profile, context: &BindContext, state: &CycleState) -> Vec<&'a Points> {
+    let since = Instant::now();
+    let mut preparing = vec![];
     for points in profile.points() {
-        if let Some(point) = &points.pre_bind
-            && !point.skips(&context.pod, state, &context.node)
-        {
-            let since = Instant::now();
-            let prepared = point.pre_bind(context, state).await;
-            if state.timed {
-                let at = (points.plugin.name(), extension::PRE_BIND);
-                profile.meter.executed(at, Ending::from(&prepared), since);
-            }
-            prepared.map_err(|s| s.by(points.plugin.name()))?;
+        let Some(point) = &points.pre_bind else { continue };
+        let at = (points.plugin.name(), extension::PRE_BIND_PRE_FLIGHT);
+        let ending = |skips: &bool| if *skips { Ending::Skip } else { Ending::Success };
+        let skips = || point.skips(&context.pod, state, &context.node);
+        if !profile.meter.plugin(state.timed, at, ending, skips) {
+            preparing.push(points);
         }
+    }
+    let ending = if preparing.is_empty() { Ending::Skip } else { Ending::Success };
+    profile.meter.observe(Point::PreBindPreFlight, ending, since);
+    preparing
+}
+
+/// Runs the pre-binds of plugins, one after another.
+async fn pre_bind(
+    profile: &Profile,
+    preparing: &[&Points],
+    context: &BindContext,
+    state: &mut CycleState,
+) -> Outcome {
+    for points in preparing {
+        let Some(point) = &points.pre_bind else { continue };
+        let since = Instant::now();
+        let prepared = point.pre_bind(context, state).await;
+        if state.timed {
+            let at = (points.plugin.name(), extension::PRE_BIND);
+            profile.meter.executed(at, Ending::from(&prepared), since);
+        }
+        prepared.map_err(|s| s.by(points.plugin.name()))?;
     }
     Ok(())
 }

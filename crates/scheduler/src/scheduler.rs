@@ -25,7 +25,7 @@ use crate::{
     preemption::Preemption,
     schedule_one::{Decision, Unschedulable, schedule_pod},
     scheduling_queue::{Popped, SchedulingQueue},
-    status_writer::{Condition, StatusWriter, status_patch},
+    status_writer::{Condition, StatusWriter, status_patch, without_nomination},
 };
 use kaji_decisions::{Decision as KeptDecision, Rejection, SCHEDULER};
 use kaji_runtime::{
@@ -345,7 +345,7 @@ impl Scheduler {
             metrics: self.metrics.devices.clone(),
             profile: self.profiles[popped.profile].config.scheduler_name.as_str().into(),
         };
-        BindingCycle { context, state, wait, extenders: self.extenders.clone() }
+        BindingCycle { context, state, wait, extenders: self.extenders.clone(), nominated: false }
     }
 
     /// Binds a pod; without a permit, as soon as one is free.
@@ -401,10 +401,24 @@ impl Scheduler {
         tracing::debug!(pod = %popped.key, %status, "binding failed");
         profile.unreserve(&popped.info, &mut cycle.state, &cycle.context.node);
         self.cache.forget(&popped.key, popped.info.uid());
+        self.catch_up(popped);
+        if cycle.nominated {
+            // The informer may not show it yet.
+            self.writer.write(&popped.info.pod.metadata, without_nomination(&popped.info.pod));
+        }
         if let Some(event) = Event::of_assigned_pod(Some(popped.info.pod.clone()), None) {
             self.queue.event(&event, self.now());
         }
         self.reject(popped, &status, began);
+    }
+
+    /// Gives the queue the newest state of a pod that was assumed: changes of it were not followed meanwhile.
+    fn catch_up(&mut self, popped: &Popped) {
+        let pods = self.pods.snapshot();
+        let newest = pods.by_key(&popped.key).filter(|pod| pod.metadata.uid == popped.info.uid());
+        if let Some(pod) = newest.filter(|pod| pod.active() && pod.spec.node_name.is_empty()) {
+            self.queue.add(Arc::new(PodInfo::new(pod.clone())), popped.profile, self.now());
+        }
     }
 
     /// No node fits a pod.
@@ -435,16 +449,17 @@ impl Scheduler {
         }
     }
 
-    /// A plugin rejected a pod after its node was chosen, or something failed.
+    /// A plugin rejected a pod after its node was chosen, or something failed. Its nomination ends, as upstream's.
     fn reject(&mut self, popped: &Popped, status: &Status, began: Instant) {
         let now = self.now();
+        self.nominator.remove(popped.info.uid());
         let rejected = status.is_rejection();
         let (reason, result) = match rejected {
             true => ("Unschedulable", AttemptResult::Unschedulable),
             false => ("SchedulerError", AttemptResult::Error),
         };
         let verdict = PodVerdict { reason, message: &status.message(), rejections: vec![] };
-        self.report(popped, verdict, None, result, began);
+        self.report(popped, verdict, Some(""), result, began);
         if rejected && !status.plugin.is_empty() {
             let plugins = [status.plugin].into();
             match status.code {

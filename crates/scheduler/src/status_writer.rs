@@ -79,6 +79,11 @@ pub fn status_patch(pod: &Pod, condition: Option<&Condition<'_>>, nominated: Opt
     (!status.is_empty()).then(|| json!({"metadata": {"uid": pod.metadata.uid}, "status": status}))
 }
 
+/// The patch of a pod's status that removes its nominated node, whatever an informer shows.
+pub fn without_nomination(pod: &Pod) -> Value {
+    json!({"metadata": {"uid": pod.metadata.uid}, "status": {"nominatedNodeName": null}})
+}
+
 impl<T: Projection> StatusWriter<T> {
     /// Has a patch written.
     pub fn write(&self, meta: &Meta, patch: Value) {

@@ -6,6 +6,7 @@ mod cloud;
 mod device_claims;
 mod disruption;
 mod gang;
+mod nomination;
 mod queue_metrics;
 mod server_alone;
 mod service_ranges;

@@ -80,6 +80,8 @@ pub mod extension {
     pub const UNRESERVE: &str = "Unreserve";
     /// Asking for a permit.
     pub const PERMIT: &str = "Permit";
+    /// Whether there is something to do before the binding.
+    pub const PRE_BIND_PRE_FLIGHT: &str = "PreBindPreFlight";
     /// Before the binding.
     pub const PRE_BIND: &str = "PreBind";
     /// The binding.
@@ -112,6 +114,8 @@ pub enum Point {
     Unreserve,
     /// Asking for permits.
     Permit,
+    /// Whether there is something to do before the binding.
+    PreBindPreFlight,
     /// Before the binding.
     PreBind,
     /// The binding.
@@ -121,7 +125,7 @@ pub enum Point {
 }
 
 /// Upstream's names, in the order of the enumeration.
-const POINTS: [&str; 12] = [
+const POINTS: [&str; 13] = [
     "PreEnqueue",
     "PreFilter",
     "Filter",
@@ -131,6 +135,7 @@ const POINTS: [&str; 12] = [
     "Reserve",
     "Unreserve",
     "Permit",
+    "PreBindPreFlight",
     "PreBind",
     "Bind",
     "PostBind",
