@@ -24,7 +24,18 @@ pub const LABEL: &str = "db.example.com/database";
 /// The config map that all databases share, in the namespace `default`: the database of each host.
 const HOSTS: &str = "database-hosts";
 
-type Outcome = Result<(), kube::Error>;
+/// Why a database is not done.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// A request failed.
+    #[error(transparent)]
+    Request(#[from] kube::Error),
+    /// The garbage collector is not done.
+    #[error("{0} of a former database is not gone yet")]
+    Former(String),
+}
+
+type Outcome<T = ()> = Result<T, Error>;
 
 /// See the module.
 pub struct Reconciler {
@@ -61,9 +72,10 @@ impl Reconciler {
     async fn reconcile(&self, database: &Database) -> Outcome {
         self.credentials(database).await?;
         if self.bug == Some(Bug::CrashBetweenWrites) {
-            if self.api::<ConfigMap>(database).get_opt(&settings_name(database)).await?.is_none() {
-                create(&self.api(database), &settings(database)).await?;
-                create(&self.api(database), &service(database)).await?;
+            let (settings, service) = (settings(database), service(database));
+            if !self.is_there(database, &settings).await? && !self.is_there(database, &service).await? {
+                self.create(database, &settings).await?;
+                self.create(database, &service).await?;
             }
         } else {
             self.ensure(database, &settings(database)).await?;
@@ -95,18 +107,44 @@ impl Reconciler {
         K: Resource<Scope = NamespaceResourceScope> + Clone + Debug + Serialize + DeserializeOwned,
         K::DynamicType: Default,
     {
-        let api = self.api::<K>(database);
-        match api.get_opt(&wanted.name_any()).await? {
-            Some(_) => Ok(()),
-            None => create(&api, wanted).await,
+        match self.is_there(database, wanted).await? {
+            true => Ok(()),
+            false => self.create(database, wanted).await,
+        }
+    }
+
+    /// Whether an object of the database is there.
+    async fn is_there<K>(&self, database: &Database, wanted: &K) -> Outcome<bool>
+    where
+        K: Resource<Scope = NamespaceResourceScope> + Clone + Debug + DeserializeOwned,
+        K::DynamicType: Default,
+    {
+        let name = wanted.name_any();
+        match self.api::<K>(database).get_opt(&name).await? {
+            Some(object) if is_owned(&object, database) => Ok(true),
+            Some(_) => Err(Error::Former(name)),
+            None => Ok(false),
+        }
+    }
+
+    /// Creates an object. That the database has it already is as well.
+    async fn create<K>(&self, database: &Database, object: &K) -> Outcome
+    where
+        K: Resource<Scope = NamespaceResourceScope> + Clone + Debug + Serialize + DeserializeOwned,
+        K::DynamicType: Default,
+    {
+        match self.api::<K>(database).create(&PostParams::default(), object).await {
+            Err(kube::Error::Api(status)) if status.code == 409 => {
+                self.is_there(database, object).await.map(drop)
+            }
+            outcome => Ok(outcome.map(drop)?),
         }
     }
 
     async fn credentials(&self, database: &Database) -> Outcome {
         let name = database.name_any();
         let is_its = |secret: &Secret| {
-            secret.labels().get(LABEL) == Some(&name)
-                && secret.owner_references().iter().any(|owner| Some(&owner.uid) == database.uid().as_ref())
+            secret.labels().get(LABEL) == Some(&name) && is_owned(secret, database)
         };
         if self.secrets.state().iter().any(|secret| is_its(secret)) {
             return Ok(());
@@ -120,21 +158,22 @@ impl Reconciler {
         let password = format!("{:x}", RandomState::new().hash_one(&name));
         let data = [("password".to_owned(), ByteString(password.into_bytes()))].into();
         let secret = Secret { metadata, data: Some(data), ..Secret::default() };
-        create(&self.api(database), &secret).await
+        self.create(database, &secret).await
     }
 
     fn hosts(&self) -> Api<ConfigMap> {
         Api::namespaced(self.client.clone(), "default")
     }
 
-    async fn read_hosts(&self) -> Result<BTreeMap<String, String>, kube::Error> {
+    async fn read_hosts(&self) -> Outcome<BTreeMap<String, String>> {
         Ok(self.hosts().get_opt(HOSTS).await?.and_then(|map| map.data).unwrap_or_default())
     }
 
     /// Sets or removes the database of a host.
     async fn patch_hosts(&self, host: &str, database: Option<String>) -> Outcome {
         let patch = json!({"data": {host: database}});
-        self.hosts().patch(HOSTS, &PatchParams::default(), &Patch::Merge(patch)).await.map(drop)
+        self.hosts().patch(HOSTS, &PatchParams::default(), &Patch::Merge(patch)).await?;
+        Ok(())
     }
 
     async fn register(&self, database: &Database) -> Outcome {
@@ -162,19 +201,13 @@ impl Reconciler {
         }
         let patch = Patch::Merge(json!({"status": status}));
         let api = self.api::<Database>(database);
-        api.patch_status(&database.name_any(), &PatchParams::default(), &patch).await.map(drop)
+        api.patch_status(&database.name_any(), &PatchParams::default(), &patch).await?;
+        Ok(())
     }
 }
 
-/// Creates an object. That it is there already is as well.
-async fn create<K>(api: &Api<K>, object: &K) -> Outcome
-where
-    K: Clone + Debug + Serialize + DeserializeOwned,
-{
-    match api.create(&PostParams::default(), object).await {
-        Err(kube::Error::Api(status)) if status.code == 409 => Ok(()),
-        outcome => outcome.map(drop),
-    }
+fn is_owned<K: Resource>(object: &K, database: &Database) -> bool {
+    object.owner_references().iter().any(|owner| Some(&owner.uid) == database.uid().as_ref())
 }
 
 fn owned(database: &Database, name: &str) -> ObjectMeta {
