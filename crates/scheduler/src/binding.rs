@@ -141,7 +141,7 @@ pub async fn carry_out(client: Client, pod: Key, writes: Vec<Write>) {
     }
 }
 
-/// The plugins whose pre-binds have something to do.
+/// The plugins of which the pre-bind has something to do.
 fn pre_flight<'a>(profile: &'a Profile, context: &BindContext, state: &CycleState) -> Vec<&'a Points> {
     let since = Instant::now();
     let mut preparing = vec![];

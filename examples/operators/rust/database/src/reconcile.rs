@@ -143,9 +143,8 @@ impl Reconciler {
 
     async fn credentials(&self, database: &Database) -> Outcome {
         let name = database.name_any();
-        let is_its = |secret: &Secret| {
-            secret.labels().get(LABEL) == Some(&name) && is_owned(secret, database)
-        };
+        let is_its =
+            |secret: &Secret| secret.labels().get(LABEL) == Some(&name) && is_owned(secret, database);
         if self.secrets.state().iter().any(|secret| is_its(secret)) {
             return Ok(());
         }
