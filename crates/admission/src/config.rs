@@ -11,6 +11,7 @@ use crate::{
     plugins::{Constructor, PLUGINS, Plugin, plugin},
 };
 use kaji_engine::Admission;
+use kaji_meta::TypeMeta;
 use serde::Deserialize;
 use serde_json::Value;
 use std::{
@@ -93,6 +94,9 @@ struct FilePlugin {
     #[serde(default)]
     configuration: Value,
 }
+
+/// The versions of `AdmissionConfiguration`.
+const VERSIONS: &[&str] = &["apiserver.config.k8s.io/v1", "apiserver.k8s.io/v1alpha1"];
 
 /// What a file without kind is recognized by.
 const LEGACY: [&str; 2] = ["imagePolicy", "podNodeSelectorPluginConfig"];
@@ -180,12 +184,9 @@ fn read_file(
         return Ok(enabled.iter().filter(unversioned).map(|plugin| (plugin.name, value.clone())).collect());
     }
     let file: File = parse(path, value)?;
-    let known =
-        matches!(file.api_version.as_str(), "apiserver.config.k8s.io/v1" | "apiserver.k8s.io/v1alpha1");
-    if !known || file.kind != "AdmissionConfiguration" {
-        let reason = format!("no kind {:?} is registered for version {:?}", file.kind, file.api_version);
-        return Err(ConfigError::Malformed { path: path.into(), reason });
-    }
+    let meta = TypeMeta { api_version: &file.api_version, kind: &file.kind };
+    meta.expect("AdmissionConfiguration", VERSIONS)
+        .map_err(|error| ConfigError::Malformed { path: path.into(), reason: error.to_string() })?;
     let base = path.parent().unwrap_or(Path::new(""));
     let mut seen = BTreeSet::new();
     let mut values = BTreeMap::new();
@@ -212,13 +213,9 @@ fn is_legacy(value: &Value) -> bool {
 }
 
 fn fields_of_kind(mut value: Value, (group, versions, kind): (&str, &[&str], &str)) -> Result<Value, String> {
-    let own = value["apiVersion"].as_str().unwrap_or_default();
-    let known =
-        versions.iter().any(|v| own.strip_prefix(group).and_then(|r| r.strip_prefix('/')) == Some(*v));
-    let named = value["kind"].as_str().unwrap_or_default();
-    if !known || named != kind {
-        return Err(format!("no kind {named:?} is registered for version {own:?}"));
-    }
+    let versions: Vec<String> = versions.iter().map(|version| format!("{group}/{version}")).collect();
+    let versions: Vec<&str> = versions.iter().map(String::as_str).collect();
+    TypeMeta::of(&value).expect(kind, &versions).map_err(|error| error.to_string())?;
     if let Some(fields) = value.as_object_mut() {
         fields.remove("apiVersion");
         fields.remove("kind");

@@ -3,7 +3,7 @@
 
 use crate::pod_spec::{LISTS, containers};
 use kaji_engine::{Admission, Attributes, Operation, Phases};
-use kaji_meta::{Status, object, validation};
+use kaji_meta::{Status, object, resource_name::is_extended};
 use kaji_resource::BoxFuture;
 use serde_json::{Value, json};
 use std::collections::BTreeSet;
@@ -34,19 +34,12 @@ impl Admission for ExtendedResourceToleration {
     }
 }
 
-/// Whether a resource is neither Kubernetes' own nor one that quotas alone know.
-fn extended(name: &str) -> bool {
-    let native = !name.contains('/') || name.contains("kubernetes.io/");
-    !native
-        && !name.starts_with("requests.")
-        && validation::is_qualified_name(&format!("requests.{name}")).is_empty()
-}
-
 /// Adds a toleration of the taint of each extended resource that the containers request.
 fn tolerate_extended(pod: &mut Value) {
     let all = LISTS[..2].iter().flat_map(|list| containers(pod, list));
     let requests = all.filter_map(|c| object::obj_at(c, &["resources", "requests"]));
-    let names: BTreeSet<String> = requests.flat_map(|r| r.keys()).filter(|n| extended(n)).cloned().collect();
+    let names: BTreeSet<String> =
+        requests.flat_map(|r| r.keys()).filter(|n| is_extended(n)).cloned().collect();
     if names.is_empty() {
         return;
     }

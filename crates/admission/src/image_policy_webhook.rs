@@ -14,7 +14,7 @@ use crate::{
 use bytes::Bytes;
 use jiff::Timestamp;
 use kaji_engine::{Admission, Attributes, Operation, Phases};
-use kaji_meta::{Random, Status, object, status::Reason, validation::is_qualified_name};
+use kaji_meta::{Random, Status, TypeMeta, duration, object, status::Reason, validation::is_qualified_name};
 use kaji_outbound::{CallError, ClientCache};
 use kaji_resource::BoxFuture;
 use serde::Deserialize;
@@ -88,24 +88,8 @@ fn period(
     if value > 0 && (least..=most).contains(&millis) || matches!(value, -1 | 0) {
         return Ok(Duration::from_millis(millis.unsigned_abs()));
     }
-    Err(format!("valid value is between {least_text} and {most_text}, got {}", go_text(millis)))
-}
-
-/// A duration as Go prints it.
-fn go_text(millis: i64) -> String {
-    let sign = if millis < 0 { "-" } else { "" };
-    let all = millis.unsigned_abs();
-    if all < 1000 {
-        return format!("{sign}{all}ms");
-    }
-    let (hours, minutes) = (all / 3_600_000, all / 60_000 % 60);
-    let seconds = format!("{}.{:03}", all / 1000 % 60, all % 1000);
-    let seconds = seconds.trim_end_matches('0').trim_end_matches('.');
-    match (hours, minutes) {
-        (0, 0) => format!("{sign}{seconds}s"),
-        (0, minutes) => format!("{sign}{minutes}m{seconds}s"),
-        (hours, minutes) => format!("{sign}{hours}h{minutes}m{seconds}s"),
-    }
+    let given = duration::format_nanoseconds(i128::from(millis) * 1_000_000);
+    Err(format!("valid value is between {least_text} and {most_text}, got {given}"))
 }
 
 /// What the service said.
@@ -240,10 +224,7 @@ fn question(a: &Attributes<'_>) -> Value {
 
 fn decision(answer: &[u8]) -> Result<Decision, String> {
     let mut review: Value = serde_json::from_slice(answer).map_err(|error| error.to_string())?;
-    let (version, kind) = (object::api_version(&review), object::kind(&review));
-    if (version, kind) != (VERSION, "ImageReview") {
-        return Err(format!("no kind {kind:?} is registered for version {version:?}"));
-    }
+    TypeMeta::of(&review).expect("ImageReview", &[VERSION]).map_err(|error| error.to_string())?;
     serde_json::from_value(review["status"].take()).map_err(|error| error.to_string())
 }
 

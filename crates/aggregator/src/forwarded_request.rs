@@ -8,9 +8,10 @@
 use crate::ForwardContext;
 use bytes::Bytes;
 use http::{HeaderMap, HeaderName, HeaderValue, Request, Uri, header, request::Parts};
+use kaji_meta::query::escape_except;
 use kaji_outbound::{
     RequestBody, body,
-    reverse_proxy::{escape, escaped, forwarded},
+    reverse_proxy::{escaped, forwarded},
 };
 use kaji_resource::UserInfo;
 
@@ -86,7 +87,7 @@ fn identify(headers: &mut HeaderMap, user: &UserInfo) -> Result<(), String> {
 /// A key of extra attributes as a header's name: everything that such a name cannot hold is escaped.
 fn escaped_key(key: &str) -> String {
     let legal = |b: u8| b.is_ascii_alphanumeric() || b"!#$&'*+-.^_`|~".contains(&b);
-    escape(key.as_bytes(), legal)
+    escape_except(key.as_bytes(), legal)
 }
 
 #[cfg(test)]

@@ -37,7 +37,10 @@ pub async fn run(
     tracing::info!(server = server.url(), "controllers for the API server of another process");
     if config.selection.includes(kaji_controllers::POLICY_STATUS) {
         let controller = kaji_controllers::POLICY_STATUS;
-        tracing::warn!(controller, "it does not run: it needs the schemas of an API server's process");
+        tracing::warn!(
+            controller,
+            "it does not run: it needs the schemas of an API server's process"
+        );
     }
     component
         .run(stop, move |tasks, ending| {

@@ -22,14 +22,12 @@ use kaji_runtime::{
     Change, Controller, Cx, Informers, Key, PatchKind, Plan, Reconciler, Snapshot, Step, Target, View, Write,
     objects::{
         AttachedVolume, CsiDriver, CsiSource, Node, PersistentVolume, PersistentVolumeClaim, Pod,
-        VolumeAttachment,
+        VolumeAttachment, csi_attachment_name, csi_volume_name,
     },
 };
 use serde_json::{Value, json};
-use sha2::{Digest, Sha256};
 use std::{
     collections::{BTreeMap, HashMap},
-    fmt::Write as _,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
 };
 
@@ -170,16 +168,11 @@ impl Attached {
 
 /// The name of a volume in a Node's status.
 fn unique_name(csi: &CsiSource) -> String {
-    format!("kubernetes.io/csi/{}^{}", csi.driver, csi.volume_handle)
+    csi_volume_name(&csi.driver, &csi.volume_handle)
 }
 
-/// The name of an attachment, which the kubelet knows as well.
 fn attachment_name(csi: &CsiSource, node: &str) -> String {
-    let digest = Sha256::digest(format!("{}{}{node}", csi.volume_handle, csi.driver));
-    digest.iter().fold("csi-".to_owned(), |mut name, byte| {
-        let _ = write!(name, "{byte:02x}");
-        name
-    })
+    csi_attachment_name(&csi.driver, &csi.volume_handle, node)
 }
 
 impl Reconciler for AttachDetach {

@@ -206,7 +206,7 @@ mod tests {
     use proptest::prelude::*;
 
     fn hex(text: &str) -> Vec<u8> {
-        (0..text.len()).step_by(2).map(|i| u8::from_str_radix(&text[i..i + 2], 16).unwrap()).collect()
+        kaji_meta::text::from_hex(text).unwrap()
     }
 
     fn all(key: u8) -> Vec<Cipher> {

@@ -4,8 +4,10 @@
 //! Source: Kubernetes, kube-apiserver Encryption Configuration (v1).
 
 use crate::validation;
-use jiff::SignedDuration;
-use kaji_meta::field::{self, ErrorList};
+use kaji_meta::{
+    TypeMeta, duration,
+    field::{self, ErrorList},
+};
 use serde_json::{Map, Value};
 use std::{
     fmt,
@@ -13,7 +15,7 @@ use std::{
     time::Duration,
 };
 
-const GROUP: &str = "apiserver.config.k8s.io";
+const VERSION: &str = "apiserver.config.k8s.io/v1";
 
 /// Why a configuration cannot be used. Texts are upstream's where it has one.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
@@ -73,8 +75,7 @@ pub struct Kms {
 impl Kms {
     /// How long a call may take. `None`: the text is no duration, or none that is positive.
     pub fn timeout(&self) -> Option<Duration> {
-        let timeout: SignedDuration = self.timeout.parse().ok()?;
-        Duration::try_from(timeout).ok().filter(|t| !t.is_zero())
+        duration::parse_non_negative(&self.timeout).ok().filter(|t| !t.is_zero())
     }
 }
 
@@ -141,13 +142,12 @@ impl Config {
         let value: Value = serde_saphyr::from_str(text).map_err(|_| {
             ConfigError::Decode("couldn't get version/kind; the file is not valid YAML".into())
         })?;
-        let text_at = |field: &str| value.get(field).and_then(Value::as_str).unwrap_or_default();
-        let (version, kind) = (text_at("apiVersion"), text_at("kind"));
-        if version != format!("{GROUP}/v1") || kind != "EncryptionConfiguration" {
-            return Err(ConfigError::Decode(match (version, kind) {
+        let meta = TypeMeta::of(&value);
+        if let Err(error) = meta.expect("EncryptionConfiguration", &[VERSION]) {
+            return Err(ConfigError::Decode(match (meta.api_version, meta.kind) {
                 (_, "") => "Object 'Kind' is missing".into(),
                 ("", _) => "Object 'apiVersion' is missing".into(),
-                _ => format!("no kind {kind:?} is registered for version {version:?}"),
+                _ => error.to_string(),
             }));
         }
         let mut reader = Reader::default();
@@ -217,9 +217,7 @@ impl Reader {
             None => (api_version == "v1").then_some(1000),
         };
         let timeout = or(field(map, "timeout", at)?, "3s");
-        if timeout.parse::<SignedDuration>().is_err() {
-            return Err(ConfigError::Decode(format!("{at}.timeout: time: invalid duration {timeout:?}")));
-        }
+        duration::parse(&timeout).map_err(|e| ConfigError::Decode(format!("{at}.timeout: {e}")))?;
         let (name, endpoint) = (field(map, "name", at)?, field(map, "endpoint", at)?);
         Ok(Kms { api_version, name, endpoint, timeout, cache_size })
     }

@@ -61,8 +61,22 @@ pub fn default_path(kubeconfig: Option<&str>, home: Option<&str>) -> PathBuf {
     }
 }
 
+/// A kubeconfig of one server with its user; its context is the current one. `name` is that of cluster, user and context.
+pub fn single<'a>(
+    name: &str,
+    server: &str,
+    ca: &str,
+    user: impl Into<ClientCertificate<'a>>,
+) -> Map<String, Value> {
+    let head = [("apiVersion", "v1".into()), ("kind", "Config".into())];
+    let lists = entries(name, server, ca, user)
+        .map(|(list, field, value)| (list, json!([{"name": name, field: value}])));
+    let members = head.into_iter().chain(lists).chain([("current-context", name.into())]);
+    members.map(|(key, value)| (key.to_owned(), value)).collect()
+}
+
 /// A kubeconfig's three entries for a server.
-pub fn entries<'a>(
+fn entries<'a>(
     name: &str,
     server: &str,
     ca: &str,
@@ -128,7 +142,7 @@ fn yaml(config: &Value) -> Result<String, String> {
 ///
 /// # Errors
 /// When a list in it is none.
-pub fn merge(
+fn merge(
     config: &mut Map<String, Value>,
     name: &str,
     entries: impl IntoIterator<Item = (&'static str, &'static str, Value)>,
@@ -278,6 +292,15 @@ mod tests {
     use super::*;
 
     const USER: ClientCertificate<'static> = ClientCertificate { certificate: "C", key: "K" };
+
+    #[test]
+    fn the_kubeconfig_of_a_server_is_what_a_new_file_gets() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("config");
+        write(&path, "a", "https://a:1", "CA", USER).unwrap();
+        let written = parse(&std::fs::read_to_string(&path).unwrap()).unwrap();
+        assert_eq!(single("a", "https://a:1", "CA", USER), written);
+    }
 
     #[test]
     fn extracts_one_cluster() {

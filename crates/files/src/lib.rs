@@ -1,5 +1,5 @@
 //! Files and directories that hold secrets: their modes, and replacing and erasing them. Configuration files in YAML. What directory
-//! trees take of a disk.
+//! trees take of a disk, and what is mounted where.
 //!
 //! Invariants:
 //! - Created files and directories have the requested mode, whatever the process's umask is.
@@ -17,11 +17,13 @@ use std::{
 mod erase;
 mod ids;
 pub mod kubeconfig;
+mod mounts;
 mod usage;
 pub mod yaml;
 
 pub use erase::erase;
 pub use ids::{MissingId, NamespaceIds, chown};
+pub use mounts::{Mount, MountTable};
 pub use usage::DirectoryUsage;
 
 /// The mode of private directories.

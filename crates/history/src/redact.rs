@@ -5,6 +5,7 @@
 //!
 //! Invariant: an object that cannot be read is replaced as a whole.
 
+use kaji_meta::text::hex;
 use ring::{
     hmac,
     rand::{SecureRandom, SystemRandom},
@@ -89,8 +90,7 @@ impl Redactor {
         for (name, value) in values.iter_mut().filter(|(name, _)| which(name)) {
             let hashed = format!("{key}\0{field}\0{name}\0{value}");
             let tag = hmac::sign(&self.0, hashed.as_bytes());
-            let hex: String = tag.as_ref().iter().take(16).map(|byte| format!("{byte:02x}")).collect();
-            *value = format!("{MARK}{hex}").into();
+            *value = format!("{MARK}{}", hex(&tag.as_ref()[..16])).into();
         }
     }
 }

@@ -27,28 +27,17 @@ const PAGE: usize = 500;
 const PAGE_BYTES: usize = 8 << 20;
 
 const COLUMNS: &[Column] = &[
-    column("Revision", "The resourceVersion that the object has since then"),
-    column("Time", "When it was made"),
-    column(
+    Column::text("Revision", "The resourceVersion that the object has since then"),
+    Column::text("Time", "When it was made"),
+    Column::text(
         "Change",
         "Created, Modified, Deleted; Former: what was there before the archive; Gap: what is missing; Purged",
     ),
-    column("User", "The user that made it"),
-    column("Manager", "The field manager"),
-    column("Verb", "What was asked"),
-    column("Message", "About what is missing"),
+    Column::text("User", "The user that made it"),
+    Column::text("Manager", "The field manager"),
+    Column::text("Verb", "What was asked"),
+    Column::text("Message", "About what is missing"),
 ];
-
-const fn column(name: &'static str, description: &'static str) -> Column {
-    use std::borrow::Cow::Borrowed;
-    Column {
-        name: Borrowed(name),
-        ty: Borrowed("string"),
-        format: Borrowed(""),
-        description: Borrowed(description),
-        priority: 0,
-    }
-}
 
 /// The resource.
 pub(crate) fn def(history: &Arc<History>, authorizer: &Arc<dyn Authorizer>) -> ResourceDef {

@@ -74,8 +74,7 @@ enum Form {
 }
 
 fn duration(text: &str) -> Result<Duration, String> {
-    let nanoseconds = u64::try_from(kaji_meta::duration::parse(text)?).map_err(|_| "it is negative")?;
-    Ok(Duration::from_nanos(nanoseconds).max(SHORTEST))
+    Ok(kaji_meta::duration::parse_non_negative(text)?.max(SHORTEST))
 }
 
 /// Shows what is used.

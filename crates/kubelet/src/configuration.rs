@@ -22,8 +22,7 @@ use crate::resource_managers::hints::TopologyPolicy;
 use crate::resource_managers::memory::MemoryOptions;
 use crate::resource_managers::memory::table::Reserved;
 use crate::resource_managers::{Scope, Settings};
-use kaji_auth::authz::config::duration;
-use kaji_meta::quantity::Quantity;
+use kaji_meta::{TypeMeta, duration, quantity::Quantity};
 use serde::Deserialize;
 use std::collections::BTreeMap;
 use std::io;
@@ -155,9 +154,8 @@ pub fn parse(text: &str) -> Result<Configuration, String> {
     let file: File = kaji_files::yaml::decode(text).map_err(|error| {
         format!("{error} (this kubelet supports the fields that are expected, and no others)")
     })?;
-    if (file.api_version.as_str(), file.kind.as_str()) != (VERSION, KIND) {
-        return Err(format!("expected {KIND} of {VERSION}, not {} of {}", file.kind, file.api_version));
-    }
+    let meta = TypeMeta { api_version: &file.api_version, kind: &file.kind };
+    meta.expect(KIND, &[VERSION]).map_err(|e| format!("{e}: expected {KIND} of {VERSION}"))?;
     let gates = file.feature_gates.iter().flatten().map(|(name, on)| format!("{name}={on}"));
     kaji_meta::Features::parse(gates).map_err(|error| format!("featureGates: {error}"))?;
     let reserved_cpus = reservations::reserved_cpus(&file)?;
@@ -284,8 +282,7 @@ fn topology_policy(file: &File) -> Result<TopologyPolicy, String> {
 }
 
 fn time(field: &str, text: &str) -> Result<Duration, String> {
-    let nanos = duration(text).and_then(|nanos| u64::try_from(nanos).ok());
-    nanos.map(Duration::from_nanos).ok_or_else(|| format!("{field}: invalid duration {text:?}"))
+    duration::parse_non_negative(text).map_err(|_| format!("{field}: invalid duration {text:?}"))
 }
 
 fn housekeeping(file: &File) -> Result<Housekeeping, String> {
@@ -471,8 +468,9 @@ mod tests {
             invalid configuration: CrashLoopBackOff.MaxContainerRestartPeriod (got: 0.5 seconds) must be set between 1s and 300s"#]].assert_eq(&errors.join("\n"));
         assert!(of("featureGates: {KubeletPSI: true, PodsAPI: false}").is_ok());
         assert_eq!(of("featureGates: {X: true}").unwrap_err(), "featureGates: unrecognized feature gate: X");
-        assert!(
-            parse("apiVersion: v1\nkind: Pod\n").unwrap_err().starts_with("expected KubeletConfiguration")
+        assert_eq!(
+            parse("apiVersion: v1\nkind: Pod\n").unwrap_err(),
+            r#"no kind "Pod" is registered for version "v1": expected KubeletConfiguration of kubelet.config.k8s.io/v1beta1"#
         );
     }
 }

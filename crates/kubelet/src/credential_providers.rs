@@ -24,7 +24,6 @@ use service_account::{Identity, ServiceAccount};
 use std::collections::{BTreeMap, HashMap};
 use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Duration;
 use thiserror::Error;
 use tokio::sync::OnceCell;
 
@@ -208,9 +207,4 @@ impl PluginProvider {
     fn cache(&self) -> std::sync::MutexGuard<'_, Cache> {
         self.cache.lock().unwrap_or_else(PoisonError::into_inner)
     }
-}
-
-/// Nanoseconds as a duration; `None` for a negative one.
-fn nanoseconds(nanos: i128) -> Option<Duration> {
-    u64::try_from(nanos).ok().map(Duration::from_nanos)
 }

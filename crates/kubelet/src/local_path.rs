@@ -9,6 +9,7 @@
 //!   until the mount is gone.
 
 use crate::node::FullNode;
+use kaji_files::MountTable;
 use kaji_runtime::{
     Client, EventRecord, Informer, Informers, PatchKind, Projection, Recorder, Shared, Target,
     local_path::{self, ROOT, VOLUMES},
@@ -29,7 +30,6 @@ use tokio::sync::mpsc;
 const MODE: u32 = 0o777;
 /// Before what failed is tried again.
 const RETRY: Duration = Duration::from_secs(5);
-const MOUNTS: &str = "/proc/self/mountinfo";
 
 /// The node, and where its directories are.
 #[derive(Clone, Debug)]
@@ -151,7 +151,7 @@ impl VolumeReconciler {
             outcome = outcome.and(made.map_err(|error| LocalPathError::Make(name, error)));
         }
         for (name, directory) in actions.remove {
-            match blocking(move || remove(&directory, Path::new(MOUNTS))).await {
+            match blocking(move || remove(&directory, &MountTable::read()?)).await {
                 Ok(()) => drop(list.remove(&name)),
                 Err(error) => {
                     self.report(&volumes, &name, &error);
@@ -212,10 +212,9 @@ fn make(directory: &Path) -> io::Result<()> {
     }
 }
 
-/// Removes a directory with all that is in it; links are removed, not followed. `mounts` is the kernel's table of mounts.
-fn remove(directory: &Path, mounts: &Path) -> io::Result<()> {
-    let table = fs::read_to_string(mounts)?;
-    if let Some(mount) = mount_below(&table, directory) {
+/// Removes a directory with all that is in it; links are removed, not followed.
+fn remove(directory: &Path, mounts: &MountTable) -> io::Result<()> {
+    if let Some(mount) = mounts.points_below(directory).first() {
         return Err(io::Error::other(format!("something is mounted on {}", mount.display())));
     }
     match fs::remove_dir_all(directory) {
@@ -229,18 +228,6 @@ fn remove_empty(directory: &Path) -> io::Result<()> {
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
         done => done,
     }
-}
-
-/// A mount on a directory or below it. The fifth field of a line is the path, with unusual bytes in octal.
-fn mount_below(table: &str, directory: &Path) -> Option<PathBuf> {
-    let paths = table.lines().filter_map(|line| line.split(' ').nth(4)).map(unescape);
-    paths.map(PathBuf::from).find(|path| path.starts_with(directory))
-}
-
-fn unescape(text: &str) -> String {
-    [("\\040", " "), ("\\011", "\t"), ("\\012", "\n"), ("\\134", "\\")]
-        .iter()
-        .fold(text.to_owned(), |text, (escaped, plain)| text.replace(escaped, plain))
 }
 
 #[cfg(test)]
@@ -287,8 +274,7 @@ mod tests {
         let outside = root.path().join("outside");
         fs::create_dir(&outside).unwrap();
         fs::write(outside.join("precious"), "data").unwrap();
-        let (directory, mounts) = (root.path().join("pvc-1"), root.path().join("mounts"));
-        fs::write(&mounts, "").unwrap();
+        let (directory, mounts) = (root.path().join("pvc-1"), MountTable::default());
         make(&directory).unwrap();
         make(&directory).unwrap();
         assert_eq!(fs::metadata(&directory).unwrap().permissions().mode() & 0o7777, MODE);
@@ -308,13 +294,13 @@ mod tests {
     #[test]
     fn keeps_directories_with_mounts_in_them() {
         let root = tempfile::tempdir().unwrap();
-        let (directory, mounts) = (root.path().join("pvc 1"), root.path().join("mounts"));
+        let directory = root.path().join("pvc 1");
         make(&directory).unwrap();
         let path = directory.to_str().unwrap().replace(' ', "\\040");
-        fs::write(&mounts, format!("36 35 98:0 / {path}/sub rw - ext3 /dev/root rw\n")).unwrap();
+        let mounts = MountTable::parse(&format!("36 35 98:0 / {path}/sub rw - ext3 /dev/root rw\n"));
         assert!(remove(&directory, &mounts).unwrap_err().to_string().contains("mounted"));
         assert!(directory.exists());
-        fs::write(&mounts, format!("36 35 98:0 / {path}2 rw - ext3 /dev/root rw\n")).unwrap();
+        let mounts = MountTable::parse(&format!("36 35 98:0 / {path}2 rw - ext3 /dev/root rw\n"));
         remove(&directory, &mounts).unwrap();
     }
 }

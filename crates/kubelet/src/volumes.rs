@@ -358,7 +358,12 @@ impl VolumeManager {
                 let target = target.join(&container.name).join(index.to_string());
                 sub_path::bind(&*self.mounter, &path, &sub, &target)
                     .map_err(|e| {
-                        tracing::warn!(pod = model::display(pod), volume = mount.name, error = e, "subPath");
+                        tracing::warn!(
+                            pod = model::display(pod),
+                            volume = mount.name,
+                            error = e,
+                            "subPath"
+                        );
                         format!(
                             "failed to prepare subPath for volumeMount \"{}\" of container \"{}\"",
                             mount.name, container.name

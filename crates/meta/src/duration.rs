@@ -1,8 +1,11 @@
-//! Durations in Go's notation (`1h30m`), as `time.ParseDuration` reads them.
+//! Durations in Go's notation (`1h30m`), as `time.ParseDuration` reads them and `Duration.String` prints them.
 //!
 //! Invariant: what is refused is refused with Go's text.
 
 use crate::text::quote;
+use std::time::Duration;
+
+const SECOND: u128 = 1_000_000_000;
 
 /// The nanoseconds of a duration.
 ///
@@ -49,6 +52,51 @@ pub fn parse(text: &str) -> Result<i64, String> {
     i64::try_from(signed).map_err(|_| invalid())
 }
 
+/// A duration that is not negative.
+///
+/// # Errors
+/// Those of [`parse`], and that it is negative.
+pub fn parse_non_negative(text: &str) -> Result<Duration, String> {
+    let nanoseconds = u64::try_from(parse(text)?).map_err(|_| "it must not be negative".to_owned())?;
+    Ok(Duration::from_nanos(nanoseconds))
+}
+
+/// A duration as Go prints it: `1h30m0s`, `15.002s`, `950ms`.
+pub fn format(duration: Duration) -> String {
+    unsigned(duration.as_nanos())
+}
+
+/// Nanoseconds, which may be negative, as Go prints them.
+pub fn format_nanoseconds(nanoseconds: i128) -> String {
+    let sign = if nanoseconds < 0 { "-" } else { "" };
+    format!("{sign}{}", unsigned(nanoseconds.unsigned_abs()))
+}
+
+fn unsigned(nanoseconds: u128) -> String {
+    let fraction = |whole: u128, rest: u128, digits: usize, unit: &str| {
+        let rest = format!("{rest:0digits$}");
+        match rest.trim_end_matches('0') {
+            "" => format!("{whole}{unit}"),
+            rest => format!("{whole}.{rest}{unit}"),
+        }
+    };
+    match nanoseconds {
+        0 => "0s".to_owned(),
+        n if n < 1_000 => format!("{n}ns"),
+        n if n < 1_000_000 => fraction(n / 1_000, n % 1_000, 3, "µs"),
+        n if n < SECOND => fraction(n / 1_000_000, n % 1_000_000, 6, "ms"),
+        n => {
+            let (hours, minutes) = (n / SECOND / 3600, n / SECOND / 60 % 60);
+            let seconds = fraction(n / SECOND % 60, n % SECOND, 9, "s");
+            match (hours, minutes) {
+                (0, 0) => seconds,
+                (0, _) => format!("{minutes}m{seconds}"),
+                _ => format!("{hours}h{minutes}m{seconds}"),
+            }
+        }
+    }
+}
+
 /// The nanoseconds of a unit.
 fn unit(name: &str) -> Option<u64> {
     Some(match name {
@@ -89,6 +137,24 @@ mod tests {
         ] {
             assert_eq!(parse(text), Ok(nanos), "{text}");
         }
+    }
+
+    #[test]
+    fn prints_as_go_does() {
+        let all =
+            [0, 5, 1_500, 950_000_000, 15_002_000_000, 60_000_000_000, 3_661_500_000_000, -2_000_000_000];
+        assert_eq!(
+            all.map(format_nanoseconds),
+            ["0s", "5ns", "1.5µs", "950ms", "15.002s", "1m0s", "1h1m1.5s", "-2s"]
+        );
+        assert_eq!(format(Duration::from_secs(7 * 3600)), "7h0m0s");
+    }
+
+    #[test]
+    fn rejects_negative_durations_where_none_may_be() {
+        assert_eq!(parse_non_negative("1m"), Ok(Duration::from_secs(60)));
+        assert_eq!(parse_non_negative("-1m"), Err("it must not be negative".into()));
+        assert_eq!(parse_non_negative("1"), Err("time: missing unit in duration \"1\"".into()));
     }
 
     #[test]

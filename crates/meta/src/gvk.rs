@@ -58,6 +58,49 @@ pub struct GroupVersionResource {
 #[error("unexpected GroupVersion string: {0}")]
 pub struct ParseGroupVersionError(pub String);
 
+/// The `apiVersion` and `kind` of an object or of a configuration file, as they are given; `""` for one that is not.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct TypeMeta<'a> {
+    /// `v1` or `group/version`.
+    pub api_version: &'a str,
+    /// Kind.
+    pub kind: &'a str,
+}
+
+/// A kind that is not one of those that are expected. The text is upstream's.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("no kind {kind:?} is registered for version {api_version:?}")]
+pub struct UnregisteredKind {
+    /// The kind that was given.
+    pub kind: String,
+    /// The `apiVersion` that was given.
+    pub api_version: String,
+}
+
+impl<'a> TypeMeta<'a> {
+    /// What a value says of itself.
+    pub fn of(value: &'a serde_json::Value) -> Self {
+        let text = |field: &str| value.get(field).and_then(|text| text.as_str()).unwrap_or_default();
+        TypeMeta { api_version: text("apiVersion"), kind: text("kind") }
+    }
+
+    /// Checks that it is a kind at one of some versions.
+    ///
+    /// # Errors
+    /// It is another kind, or at another version.
+    pub fn expect(self, kind: &str, api_versions: &[&str]) -> Result<(), UnregisteredKind> {
+        if self.kind == kind && api_versions.contains(&self.api_version) {
+            return Ok(());
+        }
+        Err(self.unregistered())
+    }
+
+    /// The error for one that is not expected.
+    pub fn unregistered(self) -> UnregisteredKind {
+        UnregisteredKind { kind: self.kind.to_owned(), api_version: self.api_version.to_owned() }
+    }
+}
+
 /// Writes `group/version`, or only the version for the core group.
 fn api_version(group: &str, version: &str) -> String {
     if group.is_empty() { version.to_owned() } else { format!("{group}/{version}") }
@@ -314,6 +357,18 @@ mod tests {
         );
         assert_eq!(GroupKind::parse("Deployment.apps"), GroupKind::new("apps", "Deployment"));
         assert_eq!(GroupResource::parse("a.b.c"), GroupResource::new("b.c", "a"));
+    }
+
+    #[test]
+    fn rejects_kinds_and_versions_that_are_not_expected() {
+        let file = serde_json::json!({"apiVersion": "a.io/v1", "kind": "Config"});
+        let meta = TypeMeta::of(&file);
+        assert_eq!(meta.expect("Config", &["a.io/v2", "a.io/v1"]), Ok(()));
+        let refusal = |meta: TypeMeta<'_>, kind| meta.expect(kind, &["a.io/v2"]).unwrap_err().to_string();
+        assert_eq!(refusal(meta, "Config"), r#"no kind "Config" is registered for version "a.io/v1""#);
+        assert!(meta.expect("Other", &["a.io/v1"]).is_err());
+        let empty = TypeMeta::of(&serde_json::Value::Null);
+        assert_eq!(refusal(empty, "Config"), r#"no kind "" is registered for version """#);
     }
 
     #[test]

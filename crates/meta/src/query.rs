@@ -215,9 +215,9 @@ impl Query {
             if !out.is_empty() {
                 out.push('&');
             }
-            escape_into(&mut out, key);
+            out.push_str(&escape_plus(key));
             out.push('=');
-            escape_into(&mut out, value);
+            out.push_str(&escape_plus(value));
         }
         out
     }
@@ -305,18 +305,32 @@ pub fn unescape(text: &str, plus: bool) -> String {
     String::from_utf8_lossy(&out).into_owned()
 }
 
-/// As Go's `url.QueryEscape`.
-fn escape_into(out: &mut String, text: &str) {
+/// Percent-encodes a path segment or query value: all but RFC 3986's unreserved characters.
+pub fn escape(text: &str) -> String {
+    escape_except(text.as_bytes(), is_unreserved)
+}
+
+/// Percent-encodes the bytes that are not `plain`.
+pub fn escape_except(bytes: &[u8], plain: impl Fn(u8) -> bool) -> String {
     use fmt::Write;
-    for byte in text.bytes() {
-        match byte {
-            b' ' => out.push('+'),
-            b'-' | b'_' | b'.' | b'~' => out.push(char::from(byte)),
-            _ if byte.is_ascii_alphanumeric() => out.push(char::from(byte)),
+    bytes.iter().fold(String::with_capacity(bytes.len()), |mut out, byte| {
+        if plain(*byte) {
+            out.push(char::from(*byte));
+        } else {
             // Writing to a String cannot fail.
-            _ => drop(write!(out, "%{byte:02X}")),
+            let _ = write!(out, "%{byte:02X}");
         }
-    }
+        out
+    })
+}
+
+fn is_unreserved(byte: u8) -> bool {
+    byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'.' | b'_' | b'~')
+}
+
+/// As Go's `url.QueryEscape`.
+fn escape_plus(text: &str) -> String {
+    escape_except(text.as_bytes(), |byte| byte == b' ' || is_unreserved(byte)).replace(' ', "+")
 }
 
 #[cfg(test)]

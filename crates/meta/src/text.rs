@@ -38,6 +38,13 @@ pub fn hex(bytes: &[u8]) -> String {
     })
 }
 
+/// The bytes of a hexadecimal text, in either case; `None` for anything but pairs of digits.
+pub fn from_hex(text: &str) -> Option<Vec<u8>> {
+    let digit = |byte: u8| char::from(byte).to_digit(16).and_then(|digit| u8::try_from(digit).ok());
+    let pairs = text.as_bytes().chunks(2);
+    pairs.map(|pair| Some(digit(pair[0])? << 4 | digit(*pair.get(1)?)?)).collect()
+}
+
 /// A PEM block: `CERTIFICATE` and its like, in lines of 64 characters.
 pub fn pem(label: &str, der: &[u8]) -> String {
     let encoded = BASE64_STANDARD.encode(der);
@@ -175,6 +182,17 @@ mod tests {
         assert_eq!(pem("X", b""), "-----BEGIN X-----\n-----END X-----\n");
         let full = "A".repeat(64);
         assert_eq!(pem("X", &[0; 49]), format!("-----BEGIN X-----\n{full}\nAA==\n-----END X-----\n"));
+    }
+
+    #[test]
+    fn reads_the_hexadecimal_text_that_it_writes() {
+        let bytes = [0x00, 0x0f, 0xa9, 0xff];
+        assert_eq!(hex(&bytes), "000fa9ff");
+        assert_eq!(from_hex("000fA9ff").as_deref(), Some(&bytes[..]));
+        assert_eq!(from_hex("").as_deref(), Some(&[][..]));
+        for wrong in ["0", "000", "0g", "+1", "0 ", "ä0"] {
+            assert_eq!(from_hex(wrong), None, "{wrong}");
+        }
     }
 
     #[test]

@@ -134,7 +134,9 @@ pub async fn serve(
             return;
         }
         if tokio::time::timeout(CUSTOMIZED, customization.synced()).await.is_err() {
-            tracing::warn!("it is not known which resolvers cluster DNS is to ask; it asks the node's");
+            tracing::warn!(
+                "it is not known which resolvers cluster DNS is to ask; it asks the node's"
+            );
         }
         let mut tasks = JoinSet::new();
         tasks.spawn(customization.run(service.clone()));

@@ -50,8 +50,12 @@ pub async fn follow(informers: Arc<Informers>, client: Client, mut served: watch
 pub async fn withdraw(client: &Client, name: &str) {
     match tokio::time::timeout(WITHDRAWAL, write(client, name, Value::Null)).await {
         Ok(Ok(())) => {}
-        Ok(Err(error)) => tracing::debug!(%error, "the node's cluster DNS stays announced"),
-        Err(_) => tracing::debug!("the node's cluster DNS stays announced: no answer of the API server"),
+        Ok(Err(error)) => {
+            tracing::debug!(%error, "the node's cluster DNS stays announced")
+        }
+        Err(_) => tracing::debug!(
+            "the node's cluster DNS stays announced: no answer of the API server"
+        ),
     }
 }
 

@@ -253,8 +253,12 @@ impl Node {
     async fn remove(&self, network: &BridgeNetwork) {
         match self.reset().await {
             Ok(status) if status.success() => {}
-            Ok(status) => tracing::error!(node = self.name, %status, "something of the node is left"),
-            Err(error) => tracing::error!(node = self.name, %error, "something of the node is left"),
+            Ok(status) => {
+                tracing::error!(node = self.name, %status, "something of the node is left")
+            }
+            Err(error) => {
+                tracing::error!(node = self.name, %error, "something of the node is left")
+            }
         }
         if let Err(error) = network.tear_down(self.setup()).await {
             tracing::error!(node = self.name, %error, "the node's interface is left");

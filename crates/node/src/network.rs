@@ -5,6 +5,7 @@
 //!
 //! Invariants: no thread changes its namespace after it has done anything; the namespace outlives this process, as pods do.
 
+use kaji_files::MountTable;
 use kaji_netfilter::namespace;
 use kaji_network::{NetworkError, prepare_node_namespace};
 use kaji_outbound::networks::Networks;
@@ -54,8 +55,7 @@ impl NodeThreads {
     /// Those of the kernel.
     pub async fn start(data_dir: &Path) -> Result<NodeThreads, NodeNetworkError> {
         let path = std::path::absolute(data_dir)?.join(NAMESPACE);
-        let table = std::fs::read_to_string("/proc/self/mountinfo")?;
-        if !is_mounted(&table, &path) {
+        if MountTable::read()?.at(&path).is_none() {
             kaji_oci::create_network_namespace(path.clone()).await?;
         }
         prepare_node_namespace(&path, ADDRESS)?;
@@ -125,24 +125,5 @@ impl NodeNetwork {
         let own = (ADDRESS, if ADDRESS.is_ipv4() { 32 } else { 128 });
         let ranges = ranges.iter().filter_map(parse).chain([own]).collect();
         Networks { outside: Handle::current(), inside: self.handle.clone(), ranges }.divide();
-    }
-}
-
-/// Whether something is mounted on a path, by the table of mounts.
-fn is_mounted(table: &str, path: &Path) -> bool {
-    // Other characters than spaces are rare enough to make a namespace anew.
-    let path = path.display().to_string().replace(' ', "\\040");
-    table.lines().any(|line| line.split(' ').nth(4) == Some(&path))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn mounts_are_found_by_their_point() {
-        let table = "41 24 0:4 net:[4026532210] /home/a\\040b/node.netns rw - nsfs nsfs rw\n";
-        assert!(is_mounted(table, Path::new("/home/a b/node.netns")));
-        assert!(!is_mounted(table, Path::new("/home/a")));
     }
 }

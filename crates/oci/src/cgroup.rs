@@ -8,6 +8,7 @@ mod usage;
 pub use usage::{CgroupFiles, CgroupUsage};
 
 use kaji_containers::{LinuxResources, RuntimeError};
+use kaji_files::MountTable;
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
@@ -32,15 +33,18 @@ pub fn hierarchies() -> &'static Hierarchies {
         if Path::new(ROOT).join("cgroup.controllers").exists() {
             return Hierarchies::Unified;
         }
-        let mounts = fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
-        let names = mounts.lines().filter(|line| line.contains(" - cgroup ")).filter_map(|line| {
-            let point = line.split(' ').nth(4)?;
-            point.strip_prefix(ROOT)?.strip_prefix('/').map(str::to_owned)
-        });
+        let mut names = mounted_hierarchies(&MountTable::read().unwrap_or_default());
         // Without root, all of them are covered.
-        let usable = |name: &String| Path::new(ROOT).join(name).join("cgroup.procs").exists();
-        Hierarchies::Legacy(names.filter(usable).collect())
+        names.retain(|name| Path::new(ROOT).join(name).join("cgroup.procs").exists());
+        Hierarchies::Legacy(names)
     })
+}
+
+/// The hierarchies of version 1, as their directories below `/sys/fs/cgroup` are called.
+pub fn mounted_hierarchies(table: &MountTable) -> Vec<String> {
+    let mounts = table.iter().filter(|mount| mount.file_system == "cgroup");
+    let names = mounts.filter_map(|mount| mount.point.strip_prefix(ROOT).ok()?.to_str());
+    names.filter(|name| !name.is_empty()).map(str::to_owned).collect()
 }
 
 /// Whether there are cgroups to make.

@@ -6,7 +6,7 @@ use kaji_files::kubeconfig;
 use kaji_resource::UserInfo;
 use kaji_runtime::VirtualClock;
 use kaji_server::{Certificates, LocalService, Stack};
-use serde_json::{Map, Value, json};
+use serde_json::{Value, json};
 use std::{
     path::PathBuf,
     sync::{Arc, Mutex, PoisonError},
@@ -59,11 +59,7 @@ impl RunningCluster {
     /// When there is no such account.
     pub async fn kubeconfig(&self, url: &str, account: Option<&str>) -> Result<String, ApiError> {
         let admin = &self.certificates.current().admin;
-        let entries = kubeconfig::entries(CONTEXT, url, &self.certificates.trust(), admin);
-        let mut config = Map::new();
-        kubeconfig::merge(&mut config, CONTEXT, entries).map_err(ApiError::Malformed)?;
-        config.insert("current-context".into(), CONTEXT.into());
-        let mut config = Value::Object(config);
+        let mut config = Value::Object(kubeconfig::single(CONTEXT, url, &self.certificates.trust(), admin));
         if let Some(account) = account {
             let (namespace, name) = account.split_once('/').unwrap_or(("default", account));
             let path = format!("/api/v1/namespaces/{namespace}/serviceaccounts/{name}/token");

@@ -43,7 +43,7 @@ pub struct AuditFlags {
     #[arg(long, value_name = "N", default_value_t = 1)]
     audit_log_batch_max_size: i64,
     /// How long an event waits for its batch to fill.
-    #[arg(long, value_name = "TIME", default_value = "0s", value_parser = kaji_server::parse_duration)]
+    #[arg(long, value_name = "TIME", default_value = "0s", value_parser = super::duration)]
     audit_log_batch_max_wait: Duration,
     /// Whether batches are paced.
     #[arg(long, value_name = "BOOL", default_value_t = false, num_args = 0..=1, require_equals = true, default_missing_value = "true", action = clap::ArgAction::Set)]
@@ -67,7 +67,7 @@ pub struct AuditFlags {
     #[arg(long, value_name = "FILE")]
     audit_webhook_config_file: Option<PathBuf>,
     /// The wait before the second try to post events; further ones grow.
-    #[arg(long, alias = "audit-webhook-batch-initial-backoff", value_name = "TIME", default_value = "10s", value_parser = kaji_server::parse_duration)]
+    #[arg(long, alias = "audit-webhook-batch-initial-backoff", value_name = "TIME", default_value = "10s", value_parser = super::duration)]
     audit_webhook_initial_backoff: Duration,
     /// The version of events that are posted.
     #[arg(long, value_name = "VERSION", default_value = "audit.k8s.io/v1")]
@@ -83,7 +83,7 @@ pub struct AuditFlags {
     #[arg(long, value_name = "N", default_value_t = 400)]
     audit_webhook_batch_max_size: i64,
     /// How long an event waits for its batch to fill.
-    #[arg(long, value_name = "TIME", default_value = "30s", value_parser = kaji_server::parse_duration)]
+    #[arg(long, value_name = "TIME", default_value = "30s", value_parser = super::duration)]
     audit_webhook_batch_max_wait: Duration,
     /// Whether batches are paced.
     #[arg(long, value_name = "BOOL", default_value_t = true, num_args = 0..=1, require_equals = true, default_missing_value = "true", action = clap::ArgAction::Set)]

@@ -141,12 +141,12 @@ fn pair(text: &str) -> Result<(String, String), String> {
     Ok((claim.to_owned(), value.to_owned()))
 }
 
-/// Seconds of a duration; Go's and the ISO's forms are taken.
+/// Seconds of a duration.
 fn lifetime(text: &str) -> Result<i64, String> {
-    let duration: jiff::SignedDuration = text.parse().map_err(|e| format!("{e}"))?;
+    let seconds = kaji_meta::duration::parse(text)? / 1_000_000_000;
     // Source: upstream's `ServiceAccountAuthenticationOptions.Validate`.
-    match duration.as_secs() {
-        3600..=4_294_967_296 => Ok(duration.as_secs()),
+    match seconds {
+        3600..=4_294_967_296 => Ok(seconds),
         _ => Err("the service-account-max-token-expiration must be between 1 hour and 2^32 seconds".into()),
     }
 }

@@ -59,8 +59,8 @@ pub struct AuthzOptions {
 
 /// A negative duration is none.
 fn ttl(text: &str) -> Result<Duration, String> {
-    let nanos = config::duration(text).ok_or_else(|| format!("time: invalid duration {text:?}"))?;
-    Ok(Duration::from_nanos(nanos.clamp(0, u64::MAX.into()) as u64))
+    let nanoseconds = kaji_meta::duration::parse(text)?;
+    Ok(Duration::from_nanos(u64::try_from(nanoseconds).unwrap_or_default()))
 }
 
 /// The timeout of the webhook that flags name. Source: upstream's `buildAuthorizationConfiguration`.

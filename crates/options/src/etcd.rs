@@ -105,10 +105,10 @@ struct EtcdFlags {
     #[arg(long, value_name = "PREFIX")]
     etcd_prefix: Option<String>,
     /// How often history in etcd that is older than this is given up; 0 leaves it (default 5m).
-    #[arg(long, value_name = "DURATION", value_parser = duration)]
+    #[arg(long, value_name = "DURATION", value_parser = super::duration)]
     etcd_compaction_interval: Option<Duration>,
     /// How long /readyz waits for etcd (default 2s).
-    #[arg(long, value_name = "DURATION", value_parser = duration)]
+    #[arg(long, value_name = "DURATION", value_parser = super::duration)]
     etcd_readycheck_timeout: Option<Duration>,
     /// How built-in kinds are written to etcd (default application/json). Both are read in any case.
     #[arg(long, value_enum)]
@@ -119,12 +119,6 @@ struct EtcdFlags {
     /// The kind of etcd.
     #[arg(long, value_parser = ["etcd3"])]
     storage_backend: Option<String>,
-}
-
-fn duration(text: &str) -> Result<Duration, String> {
-    let nanoseconds = kaji_meta::duration::parse(text)?;
-    let nanoseconds = u64::try_from(nanoseconds).map_err(|_| "it must not be negative".to_owned())?;
-    Ok(Duration::from_nanos(nanoseconds))
 }
 
 impl StoreFlags {

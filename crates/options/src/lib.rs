@@ -64,11 +64,4 @@ pub use serving::Serving;
 pub use startup::StartupOptions;
 pub use watched_files::WatchedFiles;
 
-use std::time::Duration;
-
-/// A duration in Go's notation that is not negative.
-fn duration(text: &str) -> Result<Duration, String> {
-    let nanoseconds = kaji_meta::duration::parse(text)?;
-    let nanoseconds = u64::try_from(nanoseconds).map_err(|_| "it must not be negative".to_owned())?;
-    Ok(Duration::from_nanos(nanoseconds))
-}
+use kaji_meta::duration::parse_non_negative as duration;

@@ -23,7 +23,7 @@ use http::{HeaderValue, Method, Request, Response, Uri, header};
 use http_body::{Body, Frame, SizeHint};
 use http_body_util::{BodyExt, Full, LengthLimitError, Limited, combinators::UnsyncBoxBody};
 use hyper::{body::Incoming, client::conn::TrySendError};
-use kaji_meta::{GroupResource, Status};
+use kaji_meta::{GroupResource, Status, duration};
 use kaji_resource::BoxFuture;
 use std::{
     error::Error,
@@ -67,7 +67,8 @@ impl Client {
     /// Whatever keeps the answer of a success from being there in time.
     pub async fn post_json(&self, body: Bytes, timeout: Duration, limit: usize) -> Result<Bytes, CallError> {
         let seconds = timeout.as_secs() + u64::from(timeout.subsec_nanos() > 0);
-        let target = format!("{}?timeout={}", self.dialler.place.path, duration(seconds));
+        let target =
+            format!("{}?timeout={}", self.dialler.place.path, duration::format(Duration::from_secs(seconds)));
         self.exchange(Method::POST, &target, body, (timeout, limit)).await
     }
 
@@ -473,13 +474,4 @@ async fn read(answer: Response<StreamedBody>, method: &Method, limit: usize) -> 
         details.retry_after_seconds = after;
     }
     Err(CallError::Answer(Box::new(status)))
-}
-
-/// Whole seconds as Go prints them.
-fn duration(seconds: u64) -> String {
-    match (seconds / 3600, seconds / 60 % 60, seconds % 60) {
-        (0, 0, s) => format!("{s}s"),
-        (0, m, s) => format!("{m}m{s}s"),
-        (h, m, s) => format!("{h}h{m}m{s}s"),
-    }
 }

@@ -9,7 +9,7 @@
 
 mod headers;
 
-pub use headers::{escape, escaped, forwarded, is_loop, is_upgrade, remove_hops};
+pub use headers::{escaped, forwarded, is_loop, is_upgrade, remove_hops};
 
 use crate::{CallError, RequestPermit, StreamedBody};
 use bytes::Bytes;

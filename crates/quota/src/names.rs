@@ -3,7 +3,7 @@
 //!
 //! Invariant: this is the only table of the names; validation and evaluation both use it.
 
-use kaji_meta::validation;
+pub use kaji_meta::resource_name::{is_extended, is_native};
 
 /// Resources that are counted in whole numbers of objects.
 const COUNTED: [&str; 9] = [
@@ -68,18 +68,6 @@ pub fn is_standard_for_quota(name: &str) -> bool {
 /// Whether a resource is of the `hugepages-` family.
 pub fn is_hugepages(name: &str) -> bool {
     name.starts_with("hugepages-")
-}
-
-/// Whether a resource is one of Kubernetes itself: without a prefix, or under `kubernetes.io/`.
-pub fn is_native(name: &str) -> bool {
-    !name.contains('/') || name.contains("kubernetes.io/")
-}
-
-/// Whether a resource is an extended one (`example.com/gpu`).
-pub fn is_extended(name: &str) -> bool {
-    !is_native(name)
-        && !name.starts_with("requests.")
-        && validation::is_qualified_name(&format!("requests.{name}")).is_empty()
 }
 
 #[cfg(test)]

@@ -18,18 +18,14 @@ pub const RESOURCE: &str = "decisions";
 const KIND: &str = "Decision";
 
 const COLUMNS: &[Column] = &[
-    column("Name", "Name of the decision"),
-    column("Last", "Time of the last one"),
-    column("Count", "How often it was the same"),
-    column("Component", "What decided"),
-    column("Object", "The object"),
-    column("Reason", "In a word"),
-    column("Message", "In a sentence"),
+    Column::text("Name", "Name of the decision"),
+    Column::text("Last", "Time of the last one"),
+    Column::text("Count", "How often it was the same"),
+    Column::text("Component", "What decided"),
+    Column::text("Object", "The object"),
+    Column::text("Reason", "In a word"),
+    Column::text("Message", "In a sentence"),
 ];
-
-const fn column(name: &'static str, description: &'static str) -> Column {
-    Column::new(name, "string", 0, description)
-}
 
 /// The resource.
 pub fn def(decisions: &Arc<Decisions>, authorizer: &Arc<dyn Authorizer>) -> ResourceDef {

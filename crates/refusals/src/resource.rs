@@ -23,26 +23,15 @@ pub const RESOURCE: &str = "refusals";
 const KIND: &str = "Refusal";
 
 const COLUMNS: &[Column] = &[
-    column("Name", "Name of the refusal"),
-    column("Last", "Time of the last one"),
-    column("Count", "How often it was refused"),
-    column("User", "The user that was refused"),
-    column("Verb", "What was asked"),
-    column("Object", "The object"),
-    column("Rule", "What refused it"),
-    column("Message", "The answer"),
+    Column::text("Name", "Name of the refusal"),
+    Column::text("Last", "Time of the last one"),
+    Column::text("Count", "How often it was refused"),
+    Column::text("User", "The user that was refused"),
+    Column::text("Verb", "What was asked"),
+    Column::text("Object", "The object"),
+    Column::text("Rule", "What refused it"),
+    Column::text("Message", "The answer"),
 ];
-
-const fn column(name: &'static str, description: &'static str) -> Column {
-    use std::borrow::Cow::Borrowed;
-    Column {
-        name: Borrowed(name),
-        ty: Borrowed("string"),
-        format: Borrowed(""),
-        description: Borrowed(description),
-        priority: 0,
-    }
-}
 
 /// The resource.
 pub fn def(refusals: &Arc<Refusals>, authorizer: &Arc<dyn Authorizer>) -> ResourceDef {

@@ -7,8 +7,10 @@ use crate::{
     collector::Collector,
     points::{Figures, Usage},
 };
-use jiff::{SignedDuration, Timestamp};
-use kaji_meta::{GroupResource, Status, labels::Selector, object, quantity, quantity::Quantity, time::Time};
+use jiff::Timestamp;
+use kaji_meta::{
+    GroupResource, Status, duration, labels::Selector, object, quantity, quantity::Quantity, time::Time,
+};
 use kaji_resource::{BoxFuture, CallHooks, CallRequest, Column, Ctx, Hooks, ResourceDef, Scope, Verb};
 use kaji_schema::{SchemaRef, structural};
 use serde_json::{Map, Value, json};
@@ -140,7 +142,7 @@ async fn answer<T: Shown>(
 
 /// Time and window of figures.
 fn taken<T>(figures: &Figures<T>) -> Value {
-    json!({"timestamp": Time::new(figures.at).to_string(), "window": go_duration(figures.window)})
+    json!({"timestamp": Time::new(figures.at).to_string(), "window": duration::format_nanoseconds(figures.window.as_nanos())})
 }
 
 fn amounts(usage: &Usage) -> Value {
@@ -224,47 +226,9 @@ macro_rules! computed {
 
 computed!(NodeMetrics, PodMetrics);
 
-/// A duration as Go prints it: `1m0.5s`, `15.002s`, `950ms`.
-fn go_duration(duration: SignedDuration) -> String {
-    let nanos = duration.as_nanos().unsigned_abs();
-    let sign = if duration.is_negative() { "-" } else { "" };
-    let fraction = |whole: u128, rest: u128, digits: usize, unit: &str| {
-        let rest = format!("{rest:0digits$}");
-        match rest.trim_end_matches('0') {
-            "" => format!("{whole}{unit}"),
-            rest => format!("{whole}.{rest}{unit}"),
-        }
-    };
-    let text = match nanos {
-        0 => "0s".to_owned(),
-        n if n < 1_000 => format!("{n}ns"),
-        n if n < 1_000_000 => fraction(n / 1_000, n % 1_000, 3, "µs"),
-        n if n < 1_000_000_000 => fraction(n / 1_000_000, n % 1_000_000, 6, "ms"),
-        n => {
-            let seconds = n / 1_000_000_000;
-            let (hours, minutes) = (seconds / 3600, seconds / 60 % 60);
-            let rest = fraction(seconds % 60, n % 1_000_000_000, 9, "s");
-            match (hours, minutes) {
-                (0, 0) => rest,
-                (0, _) => format!("{minutes}m{rest}"),
-                _ => format!("{hours}h{minutes}m{rest}"),
-            }
-        }
-    };
-    format!("{sign}{text}")
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn durations_are_printed_as_go_does() {
-        let print = |nanos: i64| go_duration(SignedDuration::from_nanos(nanos));
-        let all =
-            [0, 5, 1_500, 950_000_000, 15_002_000_000, 60_000_000_000, 3_661_500_000_000, -2_000_000_000];
-        assert_eq!(all.map(print), ["0s", "5ns", "1.5µs", "950ms", "15.002s", "1m0s", "1h1m1.5s", "-2s"]);
-    }
 
     #[test]
     fn amounts_and_rows() {

@@ -30,6 +30,11 @@ impl Column {
         }
     }
 
+    /// A column of texts that is always shown.
+    pub const fn text(name: &'static str, description: &'static str) -> Self {
+        Column::new(name, "string", 0, description)
+    }
+
     /// The same column, only shown by `-o wide`.
     pub const fn wide(mut self) -> Self {
         self.priority = 1;

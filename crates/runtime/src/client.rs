@@ -14,6 +14,7 @@ use http::{Method, Request, Response, header};
 use http_body_util::BodyExt;
 use kaji_decisions::About;
 use kaji_meta::Status;
+pub use kaji_meta::query::escape;
 use kube::client::Body;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
@@ -142,19 +143,6 @@ impl Target {
         }
         path
     }
-}
-
-/// Percent-encodes a path segment or query value.
-pub fn escape(text: &str) -> String {
-    let plain = |b: u8| b.is_ascii_alphanumeric() || matches!(b, b'-' | b'.' | b'_' | b'~');
-    text.bytes().fold(String::with_capacity(text.len()), |mut out, b| {
-        if plain(b) {
-            out.push(b as char);
-        } else {
-            out += &format!("%{b:02X}");
-        }
-        out
-    })
 }
 
 /// The time limit of a call other than a watch.

@@ -92,7 +92,8 @@ pub use storage::{
 pub use volume::{
     ATTRIBUTES_CLASS, CLAIM_REF, ClaimRef, CsiSource, PathSource, PersistentVolume, PersistentVolumeClaim,
     PersistentVolumeClaimSpec, PersistentVolumeClaimStatus, PersistentVolumeSpec, PersistentVolumeStatus,
-    UNBOUND, VOLUME, VolumeAttributesClass, VolumeNodeAffinity, volume_mode,
+    UNBOUND, VOLUME, VolumeAttributesClass, VolumeNodeAffinity, csi_attachment_name, csi_volume_name,
+    volume_mode,
 };
 
 /// Shows a visitor the kinds of workloads with pods that are alike: the scheduler spreads the pods of each.

@@ -19,9 +19,12 @@ use crate::{
     plugins::{self, Entry},
     scheduling_queue::Backoffs,
 };
-use kaji_meta::Features;
+use kaji_meta::{Features, TypeMeta};
 use serde_json::{Value, json};
 use std::{collections::BTreeMap, time::Duration};
+
+const KIND: &str = "KubeSchedulerConfiguration";
+const VERSION: &str = "kubescheduler.config.k8s.io/v1";
 
 /// Why a configuration is refused.
 #[derive(Debug, thiserror::Error, PartialEq)]
@@ -93,10 +96,8 @@ impl Configuration {
     pub fn parse(text: &str, features: Features) -> Result<Self, ConfigurationError> {
         let raw: Value =
             serde_saphyr::from_str(text).map_err(|e| ConfigurationError::Unreadable(e.to_string()))?;
-        if raw["apiVersion"] != "kubescheduler.config.k8s.io/v1"
-            || raw["kind"] != "KubeSchedulerConfiguration"
-        {
-            return invalid("it must be a KubeSchedulerConfiguration of kubescheduler.config.k8s.io/v1");
+        if let Err(error) = TypeMeta::of(&raw).expect(KIND, &[VERSION]) {
+            return invalid(format!("{error}: expected {KIND} of {VERSION}"));
         }
         Self::of(&raw, features)
     }

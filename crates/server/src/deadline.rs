@@ -32,48 +32,10 @@ pub fn flag(text: &str) -> Result<Duration, String> {
     parse(text)?.filter(|t| !t.is_zero()).ok_or_else(|| format!("{text:?} is not positive"))
 }
 
-/// A flag that is a duration and may be nothing.
-///
-/// # Errors
-/// When it is no duration, or a negative one.
-pub fn duration(text: &str) -> Result<Duration, String> {
-    parse(text)?.ok_or_else(|| format!("{text:?} is negative"))
-}
-
-/// Go's `time.ParseDuration`; `None` for a negative one.
+/// A duration; `None` for a negative one.
 fn parse(text: &str) -> Result<Option<Duration>, String> {
-    let invalid = || format!("time: invalid duration {text:?}");
-    let negative = text.starts_with('-');
-    let mut rest = text.strip_prefix(['-', '+']).unwrap_or(text);
-    if rest == "0" {
-        return Ok(Some(Duration::ZERO));
-    }
-    if rest.is_empty() {
-        return Err(invalid());
-    }
-    let mut nanos = 0_f64;
-    while !rest.is_empty() {
-        let end = rest.find(|c: char| c != '.' && !c.is_ascii_digit()).unwrap_or(rest.len());
-        let number: f64 = rest[..end].parse().map_err(|_| invalid())?;
-        rest = &rest[end..];
-        let end = rest.find(|c: char| c == '.' || c.is_ascii_digit()).unwrap_or(rest.len());
-        let unit = match &rest[..end] {
-            "" => return Err(format!("time: missing unit in duration {text:?}")),
-            "ns" => 1.0,
-            "us" | "µs" | "μs" => 1e3,
-            "ms" => 1e6,
-            "s" => 1e9,
-            "m" => 60e9,
-            "h" => 3600e9,
-            other => return Err(format!("time: unknown unit {other:?} in duration {text:?}")),
-        };
-        nanos += number * unit;
-        rest = &rest[end..];
-    }
-    if nanos > i64::MAX as f64 {
-        return Err(invalid());
-    }
-    Ok((!negative).then(|| Duration::from_nanos(nanos as u64)))
+    let nanoseconds = kaji_meta::duration::parse(text)?;
+    Ok(u64::try_from(nanoseconds).ok().map(Duration::from_nanos))
 }
 
 #[cfg(test)]

@@ -51,7 +51,7 @@ pub use batch::{Creation, CreationAnswer};
 pub use body::ResponseBody;
 pub use body_memory::BodyMemory;
 pub use connect::{ADDRESS_TYPES, Connector, NodeClient};
-pub use deadline::{duration as parse_duration, flag as parse_timeout};
+pub use deadline::flag as parse_timeout;
 pub use discovery::Discovery;
 pub use flowcontrol::FlowControl;
 pub use health::{Check, Health, SlowCheck};

@@ -8,6 +8,7 @@ use crate::{crd_v1beta1, internal_keys::is_internal};
 use bytes::Bytes;
 use futures_util::{FutureExt, StreamExt, stream::unfold};
 use kaji_engine::storage;
+use kaji_meta::TypeMeta;
 use kaji_options::StorageMediaType;
 use kaji_schema::{SchemaRef, protobuf, types};
 use kaji_store::{
@@ -56,7 +57,7 @@ pub(crate) fn json(key: &str, value: Bytes, defaults: &Defaults) -> Result<Bytes
     let converted = crd_v1beta1::convert(&mut envelope).map_err(|e| unreadable(&e))?;
     let (version, kind, raw) = (envelope.api_version, envelope.kind, envelope.raw);
     let schema = schema(&version, &kind)
-        .ok_or_else(|| unreadable(&format!("no kind {kind:?} is registered for version {version:?}")))?;
+        .ok_or_else(|| unreadable(&TypeMeta { api_version: &version, kind: &kind }.unregistered()))?;
     let mut object =
         protobuf::decode(&schema, converted.as_deref().unwrap_or(raw)).map_err(|e| unreadable(&e))?;
     if let Value::Object(map) = &mut object {

@@ -15,6 +15,7 @@ use crate::{
     snapshots::{SnapshotError, raise_revision},
 };
 use futures_util::{StreamExt, TryStreamExt, stream};
+use kaji_meta::text::hex;
 use kaji_options::{EncryptionFile, EtcdConfig, Options, StoreKind};
 use kaji_store::{
     Compare, KeyValue, LeaseId, Op, Range, Revision, Store, StoreError, Txn, TxnOutcome,
@@ -78,8 +79,7 @@ pub struct Content {
 
 impl std::fmt::Display for Content {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "{} objects with the checksum ", self.count)?;
-        self.checksum.iter().try_for_each(|byte| write!(f, "{byte:02x}"))
+        write!(f, "{} objects with the checksum {}", self.count, hex(&self.checksum))
     }
 }
 

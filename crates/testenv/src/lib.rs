@@ -57,7 +57,6 @@ use kaji_operator_test::{
 use kaji_resource::UserInfo;
 use kaji_server::LocalService;
 use kube::Client;
-use serde_json::Map;
 use std::{
     sync::Arc,
     time::{Duration, SystemTime},
@@ -159,10 +158,7 @@ impl TestEnv {
         }
         let (url, trust) = (self.cluster.url(), self.cluster.certificates.trust());
         let admin = &self.cluster.certificates.current().admin;
-        let (mut config, name) = (Map::new(), kaji::kubeconfig::NAME);
-        kaji::kubeconfig::merge(&mut config, name, kaji::kubeconfig::entries(name, &url, &trust, admin))
-            .map_err(Error::Kubeconfig)?;
-        config.insert("current-context".into(), name.into());
+        let config = kaji::kubeconfig::single(kaji::kubeconfig::NAME, &url, &trust, admin);
         serde_saphyr::to_string(&config).map_err(|e| Error::Kubeconfig(e.to_string()))
     }
 

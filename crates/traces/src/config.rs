@@ -4,7 +4,7 @@
 //!
 //! Invariant: what upstream refuses is refused with its text; what it would take and could not connect to is refused, too.
 
-use kaji_meta::{Path, field, field::Error};
+use kaji_meta::{Path, TypeMeta, field, field::Error};
 use serde_json::{Map, Value};
 
 /// OTLP's over gRPC.
@@ -148,11 +148,8 @@ fn decode(document: &Value) -> Result<Fields<'_>, String> {
         Some(Value::String(text)) => Ok(text.as_str()),
         Some(_) => Err(format!("couldn't get version/kind; json parse error: {field} is no string")),
     };
-    let (version, kind) = (text("apiVersion", VERSIONS[0])?, text("kind", KIND)?);
-    if !VERSIONS.contains(&version) || kind != KIND {
-        let expected = format!("expected {KIND} of {}", VERSIONS[0]);
-        return Err(format!("no kind {kind:?} is registered for version {version:?}: {expected}"));
-    }
+    let meta = TypeMeta { api_version: text("apiVersion", VERSIONS[0])?, kind: text("kind", KIND)? };
+    meta.expect(KIND, &VERSIONS).map_err(|e| format!("{e}: expected {KIND} of {}", VERSIONS[0]))?;
     Fields::of(map, &["apiVersion", "kind"])
 }
 

@@ -5,7 +5,10 @@
 //! both are bounded.
 
 use http::{HeaderMap, HeaderName, HeaderValue};
-use kaji_meta::{random::Random, text::hex};
+use kaji_meta::{
+    random::Random,
+    text::{from_hex, hex},
+};
 use std::sync::Arc;
 
 const TRACEPARENT: HeaderName = HeaderName::from_static("traceparent");
@@ -115,14 +118,10 @@ fn traceparent(text: &str) -> Option<([u8; 16], [u8; 8], u8)> {
 
 /// Exactly so many bytes in lower case.
 fn bytes<const N: usize>(text: &str) -> Option<[u8; N]> {
-    if text.len() != 2 * N || !text.bytes().all(|b| matches!(b, b'0'..=b'9' | b'a'..=b'f')) {
+    if text.len() != 2 * N || text.bytes().any(|b| b.is_ascii_uppercase()) {
         return None;
     }
-    let mut out = [0; N];
-    for (byte, digits) in out.iter_mut().zip(text.as_bytes().chunks_exact(2)) {
-        *byte = u8::from_str_radix(std::str::from_utf8(digits).ok()?, 16).ok()?;
-    }
-    Some(out)
+    from_hex(text)?.try_into().ok()
 }
 
 fn is_state(text: &str) -> bool {

@@ -3,7 +3,7 @@
 //! Invariant: unknown and repeated fields are found, and told apart from what cannot be read at all.
 
 use super::PolicyError;
-use kaji_meta::object;
+use kaji_meta::{TypeMeta, object};
 use serde_json::{Map, Value};
 
 const GROUP: &str = "audit.k8s.io";
@@ -76,14 +76,13 @@ fn first_line(text: &str) -> String {
 /// What is not given is as for the kind that is expected, except that no file has the internal version.
 fn check_kind(map: &Map<String, Value>) -> Result<(), PolicyError> {
     let text_at = |field: &str| map.get(field).and_then(Value::as_str).unwrap_or_default();
-    let (api_version, kind) = (text_at("apiVersion"), text_at("kind"));
-    match (api_version, kind) {
+    match (text_at("apiVersion"), text_at("kind")) {
         ("audit.k8s.io/v1", "" | "Policy") => Ok(()),
         ("", "" | "Policy") => Err(PolicyError::Version(format!("{GROUP}/__internal, Kind=Policy"))),
         ("", _) => Err(PolicyError::Decode("Object 'apiVersion' is missing".into())),
-        (version, kind) => {
+        (api_version, kind) => {
             let kind = if kind.is_empty() { "Policy" } else { kind };
-            Err(PolicyError::Decode(format!("no kind {kind:?} is registered for version {version:?}")))
+            Err(PolicyError::Decode(TypeMeta { api_version, kind }.unregistered().to_string()))
         }
     }
 }

@@ -47,7 +47,11 @@ impl TokenFile {
             let groups = rest.first().map(|g| g.split(',').map(str::to_owned).collect()).unwrap_or_default();
             let user = UserInfo { name: user.clone(), uid: uid.clone(), groups, ..UserInfo::default() };
             if tokens.insert(hash(token), user).is_some() {
-                tracing::warn!(file = name, record = number + 1, "a token comes twice; the later one counts");
+                tracing::warn!(
+                    file = name,
+                    record = number + 1,
+                    "a token comes twice; the later one counts"
+                );
             }
         }
         Ok(TokenFile(tokens))

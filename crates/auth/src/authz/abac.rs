@@ -5,6 +5,7 @@
 
 use super::{Attributes, Authorizer, Outcome, PolicyRule, Rules};
 use crate::names::AUTHENTICATED;
+use kaji_meta::TypeMeta;
 use kaji_resource::{BoxFuture, UserInfo};
 use serde::Deserialize;
 use serde_json::Value;
@@ -52,7 +53,11 @@ impl Policies {
             all.push(policy);
         }
         if old > 0 {
-            tracing::warn!(file = path, lines = old, "policies without a version: their old meaning holds");
+            tracing::warn!(
+                file = path,
+                lines = old,
+                "policies without a version: their old meaning holds"
+            );
         }
         Ok(Policies(all))
     }
@@ -61,9 +66,9 @@ impl Policies {
 /// A policy, and whether it says its version.
 fn policy(line: &str) -> Result<(Policy, bool), String> {
     let value: Value = serde_json::from_str(line).map_err(|e| format!("json parse error: {e}"))?;
-    let text = |field: &str| value.get(field).and_then(Value::as_str).unwrap_or_default();
+    let meta = TypeMeta::of(&value);
     let parse = |value: &Value| Policy::deserialize(value).map_err(|e| e.to_string());
-    match (text("apiVersion"), text("kind")) {
+    match (meta.api_version, meta.kind) {
         (VERSION, "Policy") => {
             let null = Value::Null;
             let spec = value.get("spec").unwrap_or(&null);
@@ -72,7 +77,7 @@ fn policy(line: &str) -> Result<(Policy, bool), String> {
             Ok((policy, true))
         }
         ("", "" | "Policy") if value.is_object() => Ok((parse(&value)?.of_old(), false)),
-        (version, kind) => Err(format!("no kind {kind:?} is registered for version {version:?}")),
+        _ => Err(meta.unregistered().to_string()),
     }
 }
 

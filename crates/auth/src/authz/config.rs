@@ -8,11 +8,12 @@ mod tests;
 mod webhook;
 
 use kaji_meta::{
+    TypeMeta,
     field::{Error, ErrorList, Path},
     validation,
 };
 use serde_json::{Map, Value};
-pub use webhook::{OnFailure, WebhookConfig, duration};
+pub use webhook::{OnFailure, WebhookConfig};
 
 /// An authorizer of the list.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -84,15 +85,8 @@ fn unknown(map: &Map<String, Value>, known: &[&str], at: &str) -> Result<(), Str
 
 /// The list of a configuration. What has the wrong form is refused before anything is looked at more closely.
 fn decode(config: &Value) -> Result<&[Value], String> {
-    let text = |field: &str| config.get(field).and_then(Value::as_str).unwrap_or_default();
-    if !VERSIONS.contains(&text("apiVersion")) || text("kind") != "AuthorizationConfiguration" {
-        return Err(format!(
-            "no kind {:?} is registered for version {:?}: expected AuthorizationConfiguration of {}",
-            text("kind"),
-            text("apiVersion"),
-            VERSIONS[0]
-        ));
-    }
+    let checked = TypeMeta::of(config).expect("AuthorizationConfiguration", VERSIONS);
+    checked.map_err(|e| format!("{e}: expected AuthorizationConfiguration of {}", VERSIONS[0]))?;
     let Some(map) = config.as_object() else { return Err("expected an object".into()) };
     unknown(map, &["apiVersion", "kind", "authorizers"], "")?;
     let list = match map.get("authorizers") {

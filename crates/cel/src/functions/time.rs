@@ -85,46 +85,7 @@ pub(crate) fn in_range(t: Timestamp) -> bool {
 
 /// Go's `time.ParseDuration`, in nanoseconds.
 pub(crate) fn parse_duration(s: &str) -> Option<i64> {
-    let (negative, mut rest) = match s.as_bytes().first()? {
-        b'-' => (true, &s[1..]),
-        b'+' => (false, &s[1..]),
-        _ => (false, s),
-    };
-    if rest == "0" {
-        return Some(0);
-    }
-    if rest.is_empty() {
-        return None;
-    }
-    let mut total: i128 = 0;
-    while !rest.is_empty() {
-        let len = rest.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(rest.len());
-        let (number, tail) = rest.split_at(len);
-        let unit_len = tail.find(|c: char| c.is_ascii_digit() || c == '.').unwrap_or(tail.len());
-        let (unit, tail) = tail.split_at(unit_len);
-        let unit: i128 = match unit {
-            "ns" => 1,
-            "us" | "µs" | "μs" => 1_000,
-            "ms" => 1_000_000,
-            "s" => 1_000_000_000,
-            "m" => 60_000_000_000,
-            "h" => 3_600_000_000_000,
-            _ => return None,
-        };
-        let (whole, fraction) = number.split_once('.').unwrap_or((number, ""));
-        if whole.is_empty() && fraction.is_empty() || fraction.contains('.') {
-            return None;
-        }
-        let whole: i128 = if whole.is_empty() { 0 } else { whole.parse::<u64>().ok()?.into() };
-        total = total.checked_add(whole.checked_mul(unit)?)?;
-        let mut scale = unit;
-        for digit in fraction.bytes() {
-            scale /= 10;
-            total += i128::from(digit - b'0') * scale;
-        }
-        rest = tail;
-    }
-    i64::try_from(if negative { -total } else { total }).ok()
+    kaji_meta::duration::parse(s).ok()
 }
 
 /// OpenAPI's `duration`: Go's, or numbers with spelled-out units ("3 days").

@@ -5,6 +5,7 @@ use crate::{
     error::Error,
     value::{Constructed, Ext, Map, Value},
 };
+use kaji_meta::query::escape_except;
 use std::sync::Arc;
 
 pub(super) const DECLARATIONS: &str = "\
@@ -199,13 +200,6 @@ fn bad_escape(path: &str) -> Option<String> {
 
 /// Escapes what a path must not hold.
 fn escape(path: &str) -> String {
-    let mut out = String::with_capacity(path.len());
-    for b in path.bytes() {
-        match b {
-            b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' => out.push(char::from(b)),
-            b if b"-_.~$&+,/:;=@!'()*[]%".contains(&b) => out.push(char::from(b)),
-            b => out.push_str(&format!("%{b:02X}")),
-        }
-    }
-    out
+    let legal = |b: u8| b.is_ascii_alphanumeric() || b"-_.~$&+,/:;=@!'()*[]%".contains(&b);
+    escape_except(path.as_bytes(), legal)
 }

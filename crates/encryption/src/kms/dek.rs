@@ -140,7 +140,7 @@ mod tests {
     use kaji_meta::random::SeededRandom;
 
     fn hex(text: &str) -> Vec<u8> {
-        (0..text.len()).step_by(2).map(|i| u8::from_str_radix(&text[i..i + 2], 16).unwrap()).collect()
+        kaji_meta::text::from_hex(text).unwrap()
     }
 
     /// RFC 5869, appendix A.1: the expand step; its first 32 bytes are our key.

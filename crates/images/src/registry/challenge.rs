@@ -1,6 +1,7 @@
 //! What a registry asks for in `WWW-Authenticate`.
 
 use http::header::{GetAll, HeaderValue};
+use kaji_meta::query::escape;
 
 /// A scheme that is understood.
 #[derive(Debug, PartialEq, Eq)]
@@ -70,14 +71,7 @@ pub(super) fn query(pairs: &[(&str, &str)]) -> String {
         }
         text.push_str(key);
         text.push('=');
-        for byte in value.bytes() {
-            match byte {
-                b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'-' | b'_' | b'.' | b'~' => {
-                    text.push(char::from(byte))
-                }
-                _ => text.push_str(&format!("%{byte:02X}")),
-            }
-        }
+        text.push_str(&escape(value));
     }
     text
 }

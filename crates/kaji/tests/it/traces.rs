@@ -11,6 +11,7 @@ use bytes::Bytes;
 use expect_test::expect;
 use http_body_util::{BodyExt, Full};
 use kaji_grpc::{Router, bind, serve};
+use kaji_meta::text::hex;
 use kaji_resource::Verb;
 use kaji_traces::{
     Config, Endpoint,
@@ -83,10 +84,6 @@ fn tree(spans: &[Span], parent: &[u8], depth: usize, out: &mut String) {
         assert!(span.start_time_unix_nano <= span.end_time_unix_nano);
         tree(spans, &span.span_id, depth + 1, out);
     }
-}
-
-fn hex(bytes: &[u8]) -> String {
-    kaji_meta::text::hex(bytes)
 }
 
 fn map(name: &str) -> Value {

@@ -2,7 +2,7 @@
 
 use super::{File, time};
 use crate::node::shutdown::plan::{self, GracePeriod};
-use crate::pods::backoff::go_duration;
+use kaji_meta::duration;
 use serde::Deserialize;
 use std::time::Duration;
 
@@ -29,7 +29,7 @@ pub(super) fn parse(file: &File) -> Result<Vec<GracePeriod>, String> {
     let whole = period("shutdownGracePeriod", &file.shutdown_grace_period)?;
     let critical = period("shutdownGracePeriodCriticalPods", &file.shutdown_grace_period_critical_pods)?;
     if critical > whole {
-        let (critical, whole) = (go_duration(critical), go_duration(whole));
+        let (critical, whole) = (duration::format(critical), duration::format(whole));
         return Err(format!(
             "invalid configuration: shutdownGracePeriodCriticalPods {critical} must be <= shutdownGracePeriod {whole}"
         ));

@@ -4,9 +4,7 @@
 //!
 //! Source: upstream's `pkg/credentialprovider/plugin/config.go`.
 
-use super::nanoseconds;
-use kaji_auth::authz::config::duration;
-use kaji_meta::text::hex;
+use kaji_meta::{TypeMeta, duration, text::hex};
 use serde::Deserialize;
 use sha2::{Digest, Sha256};
 use std::collections::BTreeSet;
@@ -189,9 +187,8 @@ fn decode(text: &str) -> Result<Vec<Entry>, String> {
     if file.kind != KIND {
         return Err(format!("failed to decode {:?} (wrong Kind)", file.kind));
     }
-    if !FILE_VERSIONS.contains(&file.api_version.as_str()) {
-        return Err(format!("no kind {KIND:?} is registered for version {:?}", file.api_version));
-    }
+    let meta = TypeMeta { api_version: &file.api_version, kind: &file.kind };
+    meta.expect(KIND, &FILE_VERSIONS).map_err(|error| error.to_string())?;
     Ok(file.providers.unwrap_or_default())
 }
 
@@ -251,12 +248,10 @@ fn provider(entry: Entry, violations: &mut Vec<String>) -> Provider {
     let mut default_cache_duration = Duration::ZERO;
     match &entry.default_cache_duration {
         None => violations.push("providers.defaultCacheDuration: Required value".to_owned()),
-        Some(text) => match duration(text) {
-            None => invalid("defaultCacheDuration", text, "invalid duration"),
-            Some(nanos) => match nanoseconds(nanos) {
-                None => invalid("defaultCacheDuration", text, "must be greater than or equal to 0"),
-                Some(found) => default_cache_duration = found,
-            },
+        Some(text) => match duration::parse(text).map(u64::try_from) {
+            Err(_) => invalid("defaultCacheDuration", text, "invalid duration"),
+            Ok(Err(_)) => invalid("defaultCacheDuration", text, "must be greater than or equal to 0"),
+            Ok(Ok(nanoseconds)) => default_cache_duration = Duration::from_nanos(nanoseconds),
         },
     }
     if entry.api_version.is_empty() {

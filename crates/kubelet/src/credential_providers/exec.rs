@@ -5,11 +5,10 @@
 //! Source: upstream's `CredentialProviderRequest` and `CredentialProviderResponse` of `credentialprovider.kubelet.k8s.io`.
 
 use super::config::Provider;
-use super::nanoseconds;
 use super::service_account::ServiceAccount;
 use crate::metrics::{KubeletMetrics, families::CREDENTIAL_TIMES};
-use kaji_auth::authz::config::duration;
 use kaji_containers::RegistryAuth;
+use kaji_meta::duration;
 use serde::Deserialize;
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
@@ -196,7 +195,7 @@ fn response(output: &[u8], api_version: &str) -> Result<Response, String> {
     };
     let cache_duration = match file.cache_duration.as_deref() {
         None => None,
-        Some(text) => Some(duration(text).and_then(nanoseconds).ok_or(WRONG)?),
+        Some(text) => Some(duration::parse_non_negative(text).map_err(|_| WRONG)?),
     };
     let of = |auth: Auth| RegistryAuth {
         username: auth.username,

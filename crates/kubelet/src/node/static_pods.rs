@@ -8,11 +8,10 @@ mod references;
 use crate::pods::core::Pod;
 use crate::pods::model;
 use jiff::Timestamp;
-use kaji_meta::Clock;
+use kaji_meta::{Clock, text::hex};
 use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
 use std::collections::BTreeMap;
-use std::fmt::Write;
 use std::io::Read;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
@@ -198,11 +197,7 @@ fn hash(value: &Value, path: &str, node: &str) -> String {
     let mut hasher = Sha256::new();
     hasher.update(value.to_string());
     hasher.update(format!("host:{node}file:{path}"));
-    hasher.finalize().iter().take(16).fold(String::new(), |mut text, byte| {
-        // Writing to a string cannot fail.
-        let _ = write!(text, "{byte:02x}");
-        text
-    })
+    hex(&hasher.finalize()[..16])
 }
 
 #[cfg(test)]

@@ -7,7 +7,7 @@
 use kaji_containers::{
     CpuUsage, InterfaceUsage, MemoryUsage, NetworkUsage, Pressure, PressureStall, SwapUsage,
 };
-use kaji_files::DirectoryUsage;
+use kaji_files::{DirectoryUsage, MountTable};
 use kaji_meta::Clock;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -81,17 +81,9 @@ impl FileSystem {
 }
 
 /// The device of a path by the table of mounts, `/dev/sda1`; empty when that does not show it.
-pub(crate) fn device(mounts: &str, path: &Path) -> String {
+pub(crate) fn device(mounts: &MountTable, path: &Path) -> String {
     let path = path.canonicalize().unwrap_or_else(|_| path.to_owned());
-    let of = |line: &str| {
-        let (mount, about) = line.split_once(" - ")?;
-        let point = PathBuf::from(mount.split(' ').nth(4)?);
-        let source = about.split(' ').nth(1)?.to_owned();
-        path.starts_with(&point).then(|| (point.components().count(), source))
-    };
-    // Of several at a point the last one is seen.
-    let found = mounts.lines().filter_map(of).max_by_key(|(depth, _)| *depth);
-    found.map(|(_, source)| source).unwrap_or_default()
+    mounts.containing(&path).map(|mount| mount.source.clone()).unwrap_or_default()
 }
 
 /// A directory tree on one file system. Blocks for as long as the tree is large.
@@ -311,12 +303,14 @@ mod tests {
 
     #[test]
     fn devices_are_those_of_the_deepest_mount() {
-        let mounts = "1 0 8:1 / / rw - ext4 /dev/sda1 rw\n2 1 8:2 / /var/lib rw shared:1 - xfs /dev/sdb rw\n\
-             3 1 0:5 / /var/lib/kubelet rw - tmpfs tmpfs rw\n4 1 8:3 / /var/lib/kubelet rw - ext4 /dev/sdc rw\ngarbage\n";
+        let mounts = MountTable::parse(
+            "1 0 8:1 / / rw - ext4 /dev/sda1 rw\n2 1 8:2 / /var/lib rw shared:1 - xfs /dev/sdb rw\n\
+             3 1 0:5 / /var/lib/kubelet rw - tmpfs tmpfs rw\n4 1 8:3 / /var/lib/kubelet rw - ext4 /dev/sdc rw\ngarbage\n",
+        );
         let shown = ["/etc", "/var/lib/absent/a", "/var/lib/kubelet/pods", "/var/libs"]
-            .map(|path| device(mounts, Path::new(path)));
+            .map(|path| device(&mounts, Path::new(path)));
         assert_eq!(shown, ["/dev/sda1", "/dev/sdb", "/dev/sdc", "/dev/sda1"]);
-        assert_eq!(device("", Path::new("/")), "");
+        assert_eq!(device(&MountTable::default(), Path::new("/")), "");
     }
 
     #[test]

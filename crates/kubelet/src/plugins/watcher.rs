@@ -224,7 +224,11 @@ impl PluginWatcher {
         }
         self.csi.unregister(&info.name);
         if let Err(error) = self.node.uninstall(&info.name).await {
-            tracing::warn!(driver = info.name, error, "a driver that is gone is shown still");
+            tracing::warn!(
+                driver = info.name,
+                error,
+                "a driver that is gone is shown still"
+            );
         }
     }
 }

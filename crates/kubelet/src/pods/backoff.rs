@@ -132,20 +132,10 @@ fn since(earlier: Timestamp, now: Timestamp) -> Duration {
     Duration::try_from(now.duration_since(earlier)).unwrap_or_default()
 }
 
-/// A duration as Go prints it: `10s`, `2m40s`, `5m0s`.
-#[must_use]
-pub fn go_duration(duration: Duration) -> String {
-    let seconds = duration.as_secs();
-    match (seconds / 3600, seconds / 60 % 60, seconds % 60) {
-        (0, 0, s) => format!("{s}s"),
-        (0, m, s) => format!("{m}m{s}s"),
-        (h, m, s) => format!("{h}h{m}m{s}s"),
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use kaji_meta::duration;
 
     #[test]
     fn delays_double_up_to_the_longest_and_are_forgotten_after_a_long_run() {
@@ -156,7 +146,7 @@ mod tests {
         for _ in 0..7 {
             backoff.next("c", now, now);
             let left = backoff.remaining("c", now, now).unwrap();
-            shown.push(go_duration(left));
+            shown.push(duration::format(left));
             now += left;
             assert_eq!(backoff.remaining("c", now - left, now), None, "waited");
         }

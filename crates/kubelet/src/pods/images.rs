@@ -2,7 +2,7 @@
 //!
 //! Invariant: a pull that failed is not tried again before its delay is over.
 
-use super::backoff::{Backoff, go_duration};
+use super::backoff::Backoff;
 use super::context::NodeContext;
 use super::core::{Container, Pod};
 use super::model;
@@ -12,6 +12,7 @@ use crate::metrics::families;
 use kaji_containers::{
     Image, ImageSpec, PodSandboxConfig, PullProgress, PullRequest, RegistryAuth, RuntimeError,
 };
+use kaji_meta::duration;
 use kaji_runtime::EventRecord;
 use serde_json::Value;
 use std::collections::BTreeMap;
@@ -268,7 +269,7 @@ fn precise(millis: i128) -> String {
         let text = format!("{seconds}.{:03}", millis % 1000);
         return format!("{}s", text.trim_end_matches('0').trim_end_matches('.'));
     }
-    go_duration(std::time::Duration::from_secs(seconds))
+    duration::format(std::time::Duration::from_secs(seconds))
 }
 
 /// Pulls with each credential that fits, and without any.

@@ -1,11 +1,12 @@
 //! When a container that has exited may run again. Upstream's `doBackOff`. Pure but for the delays, which are the caller's.
 
-use super::backoff::{Backoff, go_duration};
+use super::backoff::Backoff;
 use super::core::{Container, Pod};
 use super::model;
 use super::observed::ObservedContainer;
 use jiff::Timestamp;
 use kaji_containers::ContainerState;
+use kaji_meta::duration;
 use kaji_runtime::EventRecord;
 use std::time::Duration;
 
@@ -40,7 +41,7 @@ pub fn check_backoff(
     let key = format!("container {name} {:x}", model::container_hash(container));
     if let Some(left) = restarts.remaining(&key, ended, now) {
         let shown = model::display(pod);
-        let delay = go_duration(restarts.delay(&key));
+        let delay = duration::format(restarts.delay(&key));
         let event = EventRecord::warning(
             model::container_reference(pod, name),
             "BackOff",

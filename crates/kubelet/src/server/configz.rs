@@ -5,8 +5,8 @@
 use super::node_api::NodeApi;
 use super::request::{self, JSON, ServerBody};
 use crate::node::KUBELET_PORT;
-use crate::pods::backoff::go_duration;
 use http::{Response, StatusCode};
+use kaji_meta::duration;
 use serde_json::{Value, json};
 
 /// The configuration of a node.
@@ -44,7 +44,7 @@ fn configuration(api: &NodeApi) -> Value {
         "imageGCHighThresholdPercent": images.high_percent,
         "imageGCLowThresholdPercent": images.low_percent,
         "evictionMaxPodGracePeriod": api.housekeeping.eviction.most_pod_grace,
-        "crashLoopBackOff": {"maxContainerRestartPeriod": go_duration(config.restart_delays.longest())},
+        "crashLoopBackOff": {"maxContainerRestartPeriod": duration::format(config.restart_delays.longest())},
         "registerNode": true,
         "kind": "KubeletConfiguration",
         "apiVersion": "kubelet.config.k8s.io/v1beta1",

@@ -15,7 +15,7 @@ use jiff::{SignedDuration, Timestamp};
 use kaji_containers::{
     FilesystemUsage, PodSandboxFilter, PodSandboxInfo, PodSandboxState, PodSandboxStats, RuntimeError,
 };
-use kaji_files::DirectoryUsage;
+use kaji_files::{DirectoryUsage, MountTable};
 use std::collections::{BTreeMap, HashMap};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
@@ -174,7 +174,7 @@ impl UsageReader {
             };
             let existing = root.ancestors().find_map(FileSystem::of).unwrap_or_default();
             let (images, layers) = (on_disk(filesystems.images), on_disk(filesystems.containers));
-            let mounts = std::fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
+            let mounts = MountTable::read().unwrap_or_default();
             let of = |found: &Option<(FilesystemUsage, FileSystem)>| {
                 found
                     .as_ref()

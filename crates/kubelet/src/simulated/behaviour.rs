@@ -214,26 +214,7 @@ pub fn image(behaviour: &Behaviour, name: &str) -> Image {
 
 /// `1m30s`, `500ms`, `2s`, `1h`
 pub(super) fn duration(text: &str) -> Option<Duration> {
-    let mut rest = text.trim();
-    let mut total = Duration::ZERO;
-    if rest.is_empty() {
-        return None;
-    }
-    while !rest.is_empty() {
-        let digits = rest.find(|c: char| !c.is_ascii_digit())?;
-        let amount: u64 = rest[..digits].parse().ok()?;
-        let unit_end = rest[digits..].find(|c: char| c.is_ascii_digit()).map_or(rest.len(), |i| digits + i);
-        let unit = match &rest[digits..unit_end] {
-            "ms" => 1,
-            "s" => 1_000,
-            "m" => 60_000,
-            "h" => 3_600_000,
-            _ => return None,
-        };
-        total = total.checked_add(Duration::from_millis(amount.checked_mul(unit)?))?;
-        rest = &rest[unit_end..];
-    }
-    Some(total)
+    kaji_meta::duration::parse_non_negative(text.trim()).ok()
 }
 
 #[cfg(test)]

@@ -1,5 +1,6 @@
 //! Mounts of the kubelet's own: memory for volumes, bind mounts of sub-paths.
 
+use kaji_files::MountTable;
 use rustix::fs::{CWD, Mode, OFlags};
 use rustix::mount::{MountFlags, UnmountFlags};
 use std::ffi::CString;
@@ -105,8 +106,7 @@ impl Mounter for KernelMounter {
     fn make_shared(&self, dir: &Path) -> io::Result<()> {
         use rustix::mount::MountPropagationFlags as Propagation;
         std::fs::create_dir_all(dir)?;
-        let table = std::fs::read_to_string("/proc/self/mountinfo")?;
-        if shared(&table, &dir.canonicalize()?) {
+        if MountTable::read()?.containing(&dir.canonicalize()?).is_some_and(|mount| mount.is_shared) {
             return Ok(());
         }
         let shared = Propagation::SHARED | Propagation::REC;
@@ -138,36 +138,16 @@ impl Mounter for KernelMounter {
     }
 
     fn below(&self, dir: &Path) -> Vec<PathBuf> {
-        let Ok(table) = std::fs::read_to_string("/proc/self/mountinfo") else { return vec![] };
-        let point = |line: &str| line.split(' ').nth(4).map(|p| PathBuf::from(unescape(p)));
-        table.lines().filter_map(point).filter(|p| p.starts_with(dir)).collect()
+        MountTable::read().unwrap_or_default().points_below(dir)
     }
-}
-
-/// Whether the mount that a path is on is shared, by the mount table.
-fn shared(table: &str, path: &Path) -> bool {
-    let mut found = (0, false);
-    for line in table.lines() {
-        let words: Vec<&str> = line.split(' ').collect();
-        let Some(point) = words.get(4).map(|p| PathBuf::from(unescape(p))) else { continue };
-        let depth = point.components().count();
-        // Of several on one path the last one is seen.
-        if path.starts_with(&point) && depth >= found.0 {
-            let optional = words.iter().skip(6).take_while(|w| **w != "-");
-            found = (depth, optional.into_iter().any(|w| w.starts_with("shared:")));
-        }
-    }
-    found.1
 }
 
 /// The flags of the mount on a path that a remount has to repeat.
 fn flags_of(path: &Path) -> MountFlags {
     let mut flags = MountFlags::empty();
-    let Ok(table) = std::fs::read_to_string("/proc/self/mountinfo") else { return flags };
-    let words = table.lines().map(|l| l.split(' ').collect::<Vec<_>>());
-    let options = words.rev().find(|w| w.get(4).is_some_and(|p| Path::new(&unescape(p)) == path));
-    for option in options.iter().filter_map(|w| w.get(5)).flat_map(|o| o.split(',')) {
-        flags |= match option {
+    let table = MountTable::read().unwrap_or_default();
+    for option in table.at(path).iter().flat_map(|mount| &mount.options) {
+        flags |= match option.as_str() {
             "ro" => MountFlags::RDONLY,
             "nosuid" => MountFlags::NOSUID,
             "nodev" => MountFlags::NODEV,
@@ -181,40 +161,5 @@ fn flags_of(path: &Path) -> MountFlags {
     flags
 }
 
-/// `\040` and the like stand for what would end a word of the table.
-fn unescape(word: &str) -> String {
-    let mut out = String::with_capacity(word.len());
-    let mut rest = word;
-    while let Some(at) = rest.find('\\') {
-        out.push_str(&rest[..at]);
-        let code = rest.get(at + 1..at + 4).and_then(|c| u8::from_str_radix(c, 8).ok());
-        match code {
-            Some(code) => {
-                out.push(char::from(code));
-                rest = &rest[at + 4..];
-            }
-            None => {
-                out.push('\\');
-                rest = &rest[at + 1..];
-            }
-        }
-    }
-    out + rest
-}
-
 /// Flags for a descriptor that only names a file.
 pub(super) const PATH_ONLY: OFlags = OFlags::PATH.union(OFlags::CLOEXEC);
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_directory_is_as_shared_as_the_mount_that_it_is_on() {
-        let table = "1 0 8:1 / / rw - ext4 /dev/a rw\n2 1 8:2 / /var rw shared:1 - ext4 /dev/b rw\n\
-                     3 2 8:3 / /var/my\\040lib rw master:1 - ext4 /dev/c rw\n";
-        let of = |path: &str| shared(table, Path::new(path));
-        assert!(of("/var/lib/kubelet") && of("/var"));
-        assert!(!of("/tmp") && !of("/var/my lib/x") && !of("/variable"));
-    }
-}

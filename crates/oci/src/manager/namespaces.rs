@@ -4,6 +4,7 @@
 //! theirs.
 
 use kaji_containers::RuntimeError;
+use kaji_files::MountTable;
 use nix::mount::{MntFlags, MsFlags, mount, umount2};
 use nix::sched::{CloneFlags, setns, unshare};
 use std::collections::BTreeMap;
@@ -155,16 +156,9 @@ pub fn enter_network(path: &Path) -> Result<(), RuntimeError> {
 /// # Errors
 /// When the table cannot be read.
 pub fn mounts_below(directory: &Path) -> io::Result<Vec<PathBuf>> {
-    let table = fs::read_to_string("/proc/self/mountinfo")?;
-    let points = table.lines().filter_map(|line| line.split(' ').nth(4)).map(unescape).map(PathBuf::from);
-    let mut found: Vec<PathBuf> = points.filter(|point| point.starts_with(directory)).collect();
-    found.reverse();
-    Ok(found)
-}
-
-/// Spaces and the like are octal in the table of mounts.
-fn unescape(path: &str) -> String {
-    path.replace("\\040", " ").replace("\\011", "\t").replace("\\012", "\n").replace("\\134", "\\")
+    let mut points = MountTable::read()?.points_below(directory);
+    points.reverse();
+    Ok(points)
 }
 
 #[cfg(test)]

@@ -4,6 +4,7 @@
 //! The subtree is mounted over `/sys/fs/cgroup` in the mount namespace of the containers: for everything there it is the whole
 //! hierarchy. Without one, an empty directory is mounted there, so that nothing takes the machine's cgroups for usable.
 
+use kaji_files::MountTable;
 use nix::mount::{MsFlags, mount};
 use rustix::fs::Access;
 use std::fs;
@@ -32,7 +33,7 @@ pub fn prepare() -> io::Result<bool> {
             Err(error) => tracing::debug!(%error, "the cgroup is not delegated"),
         }
     }
-    let mounts = fs::read_to_string("/proc/self/mountinfo")?;
+    let mounts = MountTable::read()?;
     let flags = MsFlags::MS_NOSUID | MsFlags::MS_NODEV | MsFlags::MS_NOEXEC;
     mount(Some("tmpfs"), ROOT, Some("tmpfs"), flags, Some("mode=755,size=1m"))?;
     for name in hierarchies(&mounts) {
@@ -72,12 +73,10 @@ fn take(directory: &Path) -> io::Result<()> {
 }
 
 /// Names of hierarchies of version 1: `libcontainer` finds them in the table of mounts, covered or not.
-fn hierarchies(mounts: &str) -> impl Iterator<Item = &str> {
-    mounts.lines().filter_map(|line| {
-        let point = line.split(' ').nth(4)?;
-        let name = point.strip_prefix(ROOT)?.strip_prefix('/')?;
-        (line.contains(" - cgroup ") && !name.contains('/')).then_some(name)
-    })
+fn hierarchies(mounts: &MountTable) -> Vec<String> {
+    let mut names = crate::cgroup::mounted_hierarchies(mounts);
+    names.retain(|name| !name.contains('/'));
+    names
 }
 
 #[cfg(test)]
@@ -89,7 +88,7 @@ mod tests {
         let mounts = "30 24 0:26 / /sys/fs/cgroup ro - tmpfs tmpfs ro\n\
             31 30 0:27 / /sys/fs/cgroup/cpu,cpuacct rw - cgroup cgroup rw,cpu,cpuacct\n\
             32 30 0:28 / /sys/fs/cgroup/unified rw - cgroup2 cgroup2 rw\n";
-        assert_eq!(hierarchies(mounts).collect::<Vec<_>>(), ["cpu,cpuacct"]);
+        assert_eq!(hierarchies(&MountTable::parse(mounts)), ["cpu,cpuacct"]);
     }
 
     #[test]

@@ -7,6 +7,7 @@
 //! - The length of a body is said by the connection that carries it, never by a header that was copied.
 
 use http::{HeaderMap, HeaderName, HeaderValue, header, request::Parts};
+use kaji_meta::query::escape_except;
 use std::net::IpAddr;
 
 /// Headers that are about one connection alone (RFC 9110, 7.6.1, and those that older software takes for such).
@@ -84,22 +85,7 @@ fn remove_ours(headers: &mut HeaderMap) {
 
 /// A path as Go's `URL.EscapedPath` writes it.
 pub fn escaped(path: &str) -> String {
-    escape(path.as_bytes(), |b| b.is_ascii_alphanumeric() || b"-_.~$&+,/:;=@".contains(&b))
-}
-
-/// Writes bytes that are not legal as escapes.
-pub fn escape(bytes: &[u8], legal: impl Fn(u8) -> bool) -> String {
-    use std::fmt::Write;
-    let mut out = String::with_capacity(bytes.len());
-    for byte in bytes {
-        if legal(*byte) {
-            out.push(char::from(*byte));
-        } else {
-            // Writing to a String cannot fail.
-            let _ = write!(out, "%{byte:02X}");
-        }
-    }
-    out
+    escape_except(path.as_bytes(), |b| b.is_ascii_alphanumeric() || b"-_.~$&+,/:;=@".contains(&b))
 }
 
 /// Removes what is about one connection alone.

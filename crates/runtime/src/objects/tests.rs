@@ -61,6 +61,15 @@ fn projections_read_what_the_schema_of_their_kind_has() {
     assert!(missing.is_empty(), "not compared: {missing:?}");
 }
 
+#[test]
+fn csi_volumes_and_attachments_have_upstreams_names() {
+    assert_eq!(csi_volume_name("d", "h"), "kubernetes.io/csi/d^h");
+    assert_eq!(
+        csi_attachment_name("d", "h", "n"),
+        "csi-9072ed11cc1acb5fa433a877ff339b6311d013f33bddd1d0092711a8ace5b16d"
+    );
+}
+
 /// The projections of this folder, by its text.
 fn projections() -> BTreeSet<String> {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("src/objects");

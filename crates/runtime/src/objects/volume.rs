@@ -2,9 +2,10 @@
 
 use super::{Amounts, LabelSelector, NodeSelector};
 use crate::{Meta, Projection};
-use kaji_meta::quantity::Quantity;
+use kaji_meta::{quantity::Quantity, text::hex};
 use serde::{Deserialize, Deserializer, de::IgnoredAny};
 use serde_json::Value;
+use sha2::{Digest, Sha256};
 
 /// The annotation that named a storage class before there was a field; it still counts before the field.
 pub const CLASS_ANNOTATION: &str = "volume.beta.kubernetes.io/storage-class";
@@ -174,6 +175,18 @@ pub struct CsiSource {
     pub driver: String,
     /// The driver's name of the volume.
     pub volume_handle: String,
+}
+
+/// The name of a CSI volume in a Node's status: `kubernetes.io/csi/<driver>^<handle>`.
+#[must_use]
+pub fn csi_volume_name(driver: &str, handle: &str) -> String {
+    format!("kubernetes.io/csi/{driver}^{handle}")
+}
+
+/// The name of the `VolumeAttachment` of a CSI volume and a node, which the controller writes and the kubelet reads.
+#[must_use]
+pub fn csi_attachment_name(driver: &str, handle: &str, node: &str) -> String {
+    format!("csi-{}", hex(&Sha256::digest(format!("{handle}{driver}{node}"))))
 }
 
 /// A volume that is a path of a node.

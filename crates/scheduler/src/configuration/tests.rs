@@ -77,7 +77,7 @@ fn what_is_not_understood_is_refused() {
         the scheduler configuration is invalid: only one queue sort plugin required for profile with scheduler name "default-scheduler", but got 0
         the scheduler configuration is invalid: initializing plugin "DefaultPreemption": minCandidateNodesPercentage: Invalid value: 101: not in valid range
         the scheduler configuration is invalid: initializing plugin "NodeName": plugin NodeName takes no arguments
-        the scheduler configuration is invalid: it must be a KubeSchedulerConfiguration of kubescheduler.config.k8s.io/v1
+        the scheduler configuration is invalid: no kind "Pod" is registered for version "": expected KubeSchedulerConfiguration of kubescheduler.config.k8s.io/v1
         true"#]].assert_eq(&lines.join("\n"));
 }
 

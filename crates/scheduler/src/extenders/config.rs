@@ -3,7 +3,7 @@
 //! Invariant: files of certificates and keys are read when the configuration is; data count before files.
 
 use base64::{Engine as _, prelude::BASE64_STANDARD};
-use kaji_meta::{duration, validation::is_qualified_name};
+use kaji_meta::{duration, resource_name::is_extended, validation::is_qualified_name};
 use serde::Deserialize;
 use serde_json::Value;
 use std::{
@@ -166,12 +166,6 @@ fn one(path: &str, raw: RawExtender, known: &mut HashSet<String>) -> Result<Exte
         ignored,
         ignorable: raw.ignorable,
     })
-}
-
-/// Upstream's `IsExtendedResourceName`: with a domain that is not Kubernetes' own, and short enough for a quota.
-fn is_extended(name: &str) -> bool {
-    let native = !name.contains('/') || name.contains("kubernetes.io/");
-    !native && !name.starts_with("requests.") && is_qualified_name(&format!("requests.{name}")).is_empty()
 }
 
 fn timeout(path: &str, text: Option<&str>) -> Result<Duration, String> {

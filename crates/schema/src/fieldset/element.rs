@@ -6,6 +6,7 @@
 use std::cmp::Ordering;
 use std::fmt::Write as _;
 
+use kaji_meta::text::quote;
 use serde_json::{Number, Value};
 
 use super::node::ListShape;
@@ -194,30 +195,6 @@ fn show(v: &Value) -> String {
             s
         }
     }
-}
-
-/// Go's `%q` of a string.
-pub(crate) fn quote(s: &str) -> String {
-    let mut out = String::with_capacity(s.len() + 2);
-    out.push('"');
-    for c in s.chars() {
-        match c {
-            '"' => out.push_str("\\\""),
-            '\\' => out.push_str("\\\\"),
-            '\n' => out.push_str("\\n"),
-            '\r' => out.push_str("\\r"),
-            '\t' => out.push_str("\\t"),
-            '\u{7}' => out.push_str("\\a"),
-            '\u{8}' => out.push_str("\\b"),
-            '\u{b}' => out.push_str("\\v"),
-            '\u{c}' => out.push_str("\\f"),
-            c if c < ' ' || c == '\u{7f}' => out.push_str(&format!("\\x{:02x}", c as u32)),
-            c if c.is_control() => out.push_str(&format!("\\u{:04x}", c as u32)),
-            c => out.push(c),
-        }
-    }
-    out.push('"');
-    out
 }
 
 /// Appends `v` as Go's JSON encoder writes it: compact, keys sorted, HTML characters escaped, floats in Go's format.

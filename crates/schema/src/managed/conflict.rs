@@ -1,9 +1,8 @@
 //! Conflicts of an apply, and upstream's texts for them.
 
-use kaji_meta::{Cause, Status};
+use kaji_meta::{Cause, Status, text::quote};
 
 use super::entry::{Entry, Operation};
-use crate::fieldset::element::quote;
 use crate::fieldset::{Tree, ops};
 
 /// One field that another manager owns with another value.

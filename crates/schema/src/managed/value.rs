@@ -1,5 +1,6 @@
 //! Equality of values as structured-merge-diff has it, and Go's printing of them in error texts.
 
+use kaji_meta::text::quote;
 use serde_json::{Map, Value};
 
 use crate::fieldset::element;
@@ -60,13 +61,13 @@ pub(crate) fn go_plain(v: &Value) -> String {
 pub(crate) fn go_syntax(v: &Value) -> String {
     match v {
         Value::Null => "interface {}(nil)".into(),
-        Value::String(s) => element::quote(s),
+        Value::String(s) => quote(s),
         Value::Array(list) => {
             format!("[]interface {{}}{{{}}}", list.iter().map(go_syntax).collect::<Vec<_>>().join(", "))
         }
         Value::Object(map) => {
             let parts: Vec<String> =
-                map.iter().map(|(k, v)| format!("{}:{}", element::quote(k), go_syntax(v))).collect();
+                map.iter().map(|(k, v)| format!("{}:{}", quote(k), go_syntax(v))).collect();
             format!("map[string]interface {{}}{{{}}}", parts.join(", "))
         }
         other => json(other),

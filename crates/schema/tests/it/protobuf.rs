@@ -32,7 +32,7 @@ fn golden_bytes() {
         let json: Value = serde_json::from_str(text).expect("JSON");
         let (schema, api_version, kind) = kind_of(&json);
         let bytes = protobuf::object(&schema, api_version, kind, &json).expect(text);
-        let ours: String = bytes.iter().map(|b| format!("{b:02x}")).collect();
+        let ours = kaji_meta::text::hex(&bytes);
         assert_eq!(ours, hex, "{text}");
         let envelope = protobuf::open(&bytes).expect(text);
         assert_eq!((envelope.api_version.as_str(), envelope.kind.as_str()), (api_version, kind));

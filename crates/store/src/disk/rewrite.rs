@@ -81,7 +81,7 @@ impl DiskLog {
                 let directory = &self.files.directory;
                 let left = directory.erase_former().and_then(|()| directory.remove_draft());
                 if let Err(left) = left {
-                    tracing::warn!(error = %left, "what was to become the store's file stays until the next start");
+                    tracing::warn!(error = %left, "what was to become a smaller file stays until the next start");
                 }
                 return Ok(Err(error));
             }

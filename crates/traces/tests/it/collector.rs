@@ -1,6 +1,7 @@
 //! A collector of traces in this process.
 
 use kaji_grpc::{Router, Status, bind, serve};
+use kaji_meta::text::hex;
 use kaji_traces::{
     Endpoint,
     otlp::{Any, AnyValue, EXPORT, ExportRequest, ExportResponse, KeyValue, Span},
@@ -117,10 +118,6 @@ impl Drop for Collector {
     fn drop(&mut self) {
         self.task.abort();
     }
-}
-
-fn hex(bytes: &[u8]) -> String {
-    kaji_meta::text::hex(bytes)
 }
 
 fn shown_span(span: &Span) -> String {

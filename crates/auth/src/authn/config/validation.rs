@@ -9,6 +9,7 @@ use crate::authn::{
     expressions::{Expression, Expressions},
 };
 use kaji_meta::{
+    TypeMeta,
     field::{Error, ErrorList, Path},
     validation::validate_domain_prefixed_path,
 };
@@ -27,11 +28,8 @@ impl AuthenticationConfiguration {
     /// # Errors
     /// All that is wrong with it.
     pub fn validate(&self, own: &[String]) -> Result<(), ConfigError> {
-        if !VERSIONS.contains(&self.api_version.as_str()) || self.kind != "AuthenticationConfiguration" {
-            let text =
-                format!("no kind \"{}\" is registered for version \"{}\"", self.kind, self.api_version);
-            return Err(ConfigError(text));
-        }
+        let meta = TypeMeta { api_version: &self.api_version, kind: &self.kind };
+        meta.expect("AuthenticationConfiguration", &VERSIONS).map_err(|e| ConfigError(e.to_string()))?;
         let mut errors: ErrorList = vec![];
         let root = Path::new("jwt");
         if self.jwt.len() > MOST {

@@ -87,9 +87,7 @@ x3k2UWy5pZspBG1mhU0=
         assert_eq!(SigningKey::from_pem(SEC1).unwrap().id, key.id);
         assert!(PublicKey::all_from_pem(PUBLIC).unwrap().iter().eq([&key.public]));
         assert_eq!(PublicKey::from_jwk(&key.public.jwk()), Some(key.public.clone()));
-        let bytes =
-            (0..SIGNATURE.len()).step_by(2).map(|i| u8::from_str_radix(&SIGNATURE[i..i + 2], 16).unwrap());
-        let signature: Vec<u8> = bytes.collect();
+        let signature = kaji_meta::text::from_hex(SIGNATURE).unwrap();
         assert!(key.public.verifies("ES512", b"message", &signature));
         assert!(!key.public.verifies("ES512", b"massage", &signature));
         assert!(!key.public.verifies("ES384", b"message", &signature));

@@ -131,22 +131,3 @@ fn tempfile() -> String {
     std::fs::write(&path, "").unwrap();
     path.to_str().unwrap().to_owned()
 }
-
-#[test]
-fn durations() {
-    let all = ["0", "1s", "1m30s", "1.5h", "250ms", "-1s", "", "1", "1 s", "s", "1y2"];
-    let shown: Vec<_> = all.iter().map(|t| format!("{t:?} {:?}", duration(t))).collect();
-    expect_test::expect![[r#"
-        "0" Some(0)
-        "1s" Some(1000000000)
-        "1m30s" Some(90000000000)
-        "1.5h" Some(5400000000000)
-        "250ms" Some(250000000)
-        "-1s" Some(-1000000000)
-        "" None
-        "1" None
-        "1 s" None
-        "s" None
-        "1y2" None"#]]
-    .assert_eq(&shown.join("\n"));
-}

@@ -1,7 +1,10 @@
 //! The configuration of a webhook authorizer.
 
 use crate::authz::webhook::Conditions;
-use kaji_meta::field::{Error, ErrorList, Path};
+use kaji_meta::{
+    duration,
+    field::{Error, ErrorList, Path},
+};
 use serde_json::Value;
 use std::{path::PathBuf, time::Duration};
 
@@ -52,21 +55,11 @@ const FIELDS: &[Field] = &[
 ];
 
 /// Longest time that a request may be held up.
-const LONGEST: i128 = 30 * SECOND;
-const SECOND: i128 = 1_000_000_000;
-
-/// Nanoseconds of a duration as Go writes it (`1m30s`, `500ms`, `0`).
-pub fn duration(text: &str) -> Option<i128> {
-    match text {
-        "0" | "+0" | "-0" => Some(0),
-        // Go has no signs but Latin letters, and no spaces.
-        _ if text.contains(|c: char| c.is_whitespace() || c == ',') => None,
-        _ => text.parse::<jiff::SignedDuration>().ok().map(|d| d.as_nanos()),
-    }
-}
+const LONGEST: i64 = 30 * SECOND;
+const SECOND: i64 = 1_000_000_000;
 
 fn is_duration(value: &Value) -> bool {
-    value.as_str().is_some_and(|text| duration(text).is_some())
+    value.as_str().is_some_and(|text| duration::parse(text).is_ok())
 }
 
 fn fields(value: &Value, known: &[Field], at: &str) -> Result<(), String> {
@@ -110,12 +103,12 @@ fn conditions(webhook: &Value) -> &[Value] {
 fn ttl(
     webhook: &Value,
     (field, cached): (&str, &str),
-    default: i128,
+    default: i64,
     path: &Path,
     errors: &mut ErrorList,
 ) -> Duration {
     let text = webhook.get(field).and_then(Value::as_str).unwrap_or("0");
-    let given = Some(duration(text).unwrap_or_default()).filter(|t| *t != 0);
+    let given = Some(duration::parse(text).unwrap_or_default()).filter(|t| *t != 0);
     if given.is_some_and(|t| t < 0) {
         errors.push(Error::invalid(&path.child(field), text, "must be > 0s"));
     }
@@ -125,8 +118,9 @@ fn ttl(
     }
 }
 
-fn nanos(n: i128) -> Duration {
-    Duration::from_nanos(n.clamp(0, u64::MAX.into()) as u64)
+/// Nanoseconds as a duration; a negative one is none.
+fn nanos(n: i64) -> Duration {
+    Duration::from_nanos(u64::try_from(n).unwrap_or_default())
 }
 
 /// Reads what is said about a service; `None` with errors. Upstream reports all of its fields as the authorizer's.
@@ -139,7 +133,7 @@ pub(super) fn read(
     let before = errors.len();
     let text = |field: &str| webhook.get(field).and_then(Value::as_str).unwrap_or_default();
     let given = text("timeout");
-    let timeout = duration(given).unwrap_or_default();
+    let timeout = duration::parse(given).unwrap_or_default();
     if timeout == 0 {
         errors.push(Error::required(&path.child("timeout"), ""));
     } else if !(0..=LONGEST).contains(&timeout) {

@@ -7,6 +7,7 @@
 //! is over before the next one begins, and signals that come meanwhile are kept.
 
 use super::wire::{self, Malformed, Message, Value};
+use kaji_meta::text::hex;
 use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, recvmsg};
 use std::collections::VecDeque;
 use std::io::{self, IoSliceMut};
@@ -198,7 +199,7 @@ impl Bus {
 /// Says as which user this process connects, which the bus knows from the kernel, and asks for descriptors.
 async fn authenticate(stream: &mut UnixStream) -> Result<(), DbusError> {
     let user = rustix::process::geteuid().as_raw().to_string();
-    let user: String = user.bytes().map(|byte| format!("{byte:02x}")).collect();
+    let user = hex(user.as_bytes());
     stream.write_all(format!("\0AUTH EXTERNAL {user}\r\n").as_bytes()).await?;
     expect(stream, "OK ").await?;
     stream.write_all(b"NEGOTIATE_UNIX_FD\r\n").await?;

@@ -3,6 +3,7 @@
 use super::messages::{self as m, Empty, RegisterRequest};
 use super::{CHECKPOINT, DeviceManager, Endpoint, Found, Plugin, state};
 use kaji_grpc::{CallError, Router, Status, bind, serve};
+use kaji_meta::resource_name::is_extended;
 use std::collections::HashMap;
 use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
@@ -116,21 +117,6 @@ impl DeviceManager {
     }
 }
 
-/// Whether a name is that of an extended resource: a domain that is not Kubernetes' own, and a name.
-fn is_extended(name: &str) -> bool {
-    let Some((domain, rest)) = name.split_once('/') else { return false };
-    let plain = |text: &str| {
-        !text.is_empty() && text.chars().all(|c| c.is_ascii_alphanumeric() || matches!(c, '-' | '.' | '_'))
-    };
-    let own = domain == "kubernetes.io" || domain.ends_with(".kubernetes.io");
-    plain(domain)
-        && plain(rest)
-        && rest.len() <= 63
-        && domain.len() <= 253
-        && !own
-        && !name.starts_with("requests.")
-}
-
 /// Removes sockets of before: plug-ins see by it that the kubelet was started anew.
 fn clean(dir: &Path) {
     let Ok(entries) = std::fs::read_dir(dir) else { return };
@@ -138,26 +124,6 @@ fn clean(dir: &Path) {
         let is_socket = entry.file_type().is_ok_and(|kind| kind.is_socket());
         if is_socket && let Err(error) = std::fs::remove_file(entry.path()) {
             tracing::warn!(%error, path = %entry.path().display(), "a socket of before cannot be removed");
-        }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn resources_of_plugins_are_extended_ones() {
-        for (name, holds) in [
-            ("vendor.com/gpu", true),
-            ("gpu", false),
-            ("kubernetes.io/gpu", false),
-            ("x.kubernetes.io/gpu", false),
-            ("requests.vendor.com/gpu", false),
-            ("vendor.com/", false),
-            ("vendor.com/a/b", false),
-        ] {
-            assert_eq!(is_extended(name), holds, "{name}");
         }
     }
 }

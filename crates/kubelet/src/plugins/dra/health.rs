@@ -220,7 +220,10 @@ impl DraManager {
         for pod in pods {
             if self.changed_pods.try_send(pod.clone()).is_err() {
                 // Its status is generated again in any case, later.
-                tracing::warn!(pod, "a pod learns late of the health of its devices");
+                tracing::warn!(
+                    pod,
+                    "a pod learns late of the health of its devices"
+                );
             }
         }
     }

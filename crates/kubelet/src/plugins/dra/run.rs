@@ -170,7 +170,9 @@ impl DraManager {
                 }
                 // It does not know the health of its devices, as long as it runs.
                 Err(error) if error.unimplemented() => std::future::pending().await,
-                Err(error) => tracing::debug!(driver = driver.name(), %error, "health of devices"),
+                Err(error) => {
+                    tracing::debug!(driver = driver.name(), %error, "health of devices")
+                }
             }
             kaji_runtime::time::sleep(&*self.clock, HEALTH).await;
         }

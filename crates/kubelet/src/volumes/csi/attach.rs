@@ -1,6 +1,5 @@
 //! Waiting for the control plane to attach a volume, and the driver's object that says whether it has to.
 
-use super::record;
 use super::volume::{CsiVolume, SecretName};
 use crate::pods::context::NodeContext;
 use crate::pods::sources::KeyedKind;
@@ -10,6 +9,7 @@ use crate::volumes::persistent::failed;
 use crate::volumes::problem::Problem;
 use k8s_openapi::api::storage::v1::{CSIDriver, CSIDriverSpec, VolumeAttachment, VolumeAttachmentStatus};
 use kaji_grpc::Code;
+use kaji_runtime::objects::{csi_attachment_name, csi_volume_name};
 use std::collections::BTreeMap;
 
 /// The texts' start.
@@ -60,7 +60,7 @@ impl VolumeManager {
         uid: &str,
         volume: &CsiVolume,
     ) -> Result<BTreeMap<String, String>, Problem> {
-        let unique = record::unique_name(&volume.driver, &volume.handle);
+        let unique = csi_volume_name(&volume.driver, &volume.handle);
         self.csi.desire(uid, &unique);
         let shown = cx.facts.node().and_then(|n| n.status.as_ref()?.volumes_in_use.clone());
         if !shown.is_some_and(|names| names.contains(&unique)) {
@@ -70,7 +70,7 @@ impl VolumeManager {
             )));
         }
         let node = &cx.config.node_name;
-        let name = record::attachment_name(&volume.handle, &volume.driver, node);
+        let name = csi_attachment_name(&volume.driver, &volume.handle, node);
         let found: Result<Option<VolumeAttachment>, String> =
             read(cx, ("storage.k8s.io", "volumeattachments"), "", &name).await;
         // Until there is one, the node has no right to know that there is none.

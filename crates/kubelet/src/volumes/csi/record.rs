@@ -1,5 +1,7 @@
 //! What is kept on disk of a CSI volume, as upstream keeps it: `vol_data.json` beside where it is staged or published.
 
+use kaji_meta::text::hex;
+use kaji_runtime::objects::csi_volume_name;
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 use std::collections::BTreeMap;
@@ -39,7 +41,7 @@ pub(super) struct Record {
 impl Record {
     /// As the node's status names it.
     pub(super) fn unique_name(&self) -> String {
-        unique_name(&self.driver, &self.handle)
+        csi_volume_name(&self.driver, &self.handle)
     }
 
     /// Reads the record in a directory; `None` where there is none.
@@ -86,18 +88,8 @@ impl Record {
     }
 }
 
-/// `kubernetes.io/csi/<driver>^<handle>`
-pub(super) fn unique_name(driver: &str, handle: &str) -> String {
-    format!("{}/{driver}^{handle}", super::PLUGIN)
-}
-
 fn digest(text: &str) -> String {
-    Sha256::digest(text.as_bytes()).iter().map(|b| format!("{b:02x}")).collect()
-}
-
-/// The name of a volume's VolumeAttachment.
-pub(super) fn attachment_name(handle: &str, driver: &str, node: &str) -> String {
-    format!("csi-{}", digest(&format!("{handle}{driver}{node}")))
+    hex(&Sha256::digest(text.as_bytes()))
 }
 
 /// The handle of a volume that a driver makes for a pod.
@@ -166,9 +158,5 @@ mod tests {
         std::fs::remove_file(at.join("kept")).unwrap();
         Record::remove(&at, &at.join("mount")).unwrap();
         assert!(!at.exists());
-        assert_eq!(
-            attachment_name("h", "d", "n"),
-            "csi-9072ed11cc1acb5fa433a877ff339b6311d013f33bddd1d0092711a8ace5b16d"
-        );
     }
 }

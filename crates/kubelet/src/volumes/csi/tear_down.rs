@@ -61,7 +61,11 @@ impl VolumeManager {
         let staged = record::staged(&self.root.join("plugins").join(PLUGIN));
         for record in staged.into_values() {
             if let Err(error) = self.unstage(&record.driver, &record.handle).await {
-                tracing::debug!(error, volume = record.handle, "a volume that no pod has is staged still");
+                tracing::debug!(
+                    error,
+                    volume = record.handle,
+                    "a volume that no pod has is staged still"
+                );
             }
         }
     }

@@ -6,6 +6,7 @@ use crate::pods::model;
 use crate::volumes::claims::Claimed;
 use kaji_csi::messages::VolumeCapability;
 use kaji_csi::{Access, Capabilities, access_mode, capability};
+use kaji_runtime::objects::csi_attachment_name;
 use std::collections::BTreeMap;
 
 /// Namespace and name of a secret.
@@ -83,7 +84,7 @@ impl CsiVolume {
             handle: self.handle.clone(),
             driver: self.driver.clone(),
             node_name: node.to_owned(),
-            attachment: record::attachment_name(&self.handle, &self.driver, node),
+            attachment: csi_attachment_name(&self.driver, &self.handle, node),
             lifecycle: self.lifecycle().to_owned(),
             attachable,
             block: self.block,

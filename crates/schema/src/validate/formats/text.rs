@@ -40,7 +40,7 @@ pub(super) fn date_time(s: &str) -> bool {
 
 /// A Go duration, or numbers with spelled-out units ("3 days").
 pub(super) fn duration(s: &str) -> bool {
-    if go_duration(s) {
+    if kaji_meta::duration::parse(s).is_ok() {
         return true;
     }
     static PART: LazyLock<Option<Regex>> = LazyLock::new(|| Regex::new("([0-9]+)\\s*([A-Za-zµ]+)").ok());
@@ -58,30 +58,6 @@ pub(super) fn duration(s: &str) -> bool {
         known |= unit == "wk" || EXACT.contains(&&*unit) || PREFIXES.iter().any(|p| unit.starts_with(p));
     }
     known
-}
-
-fn go_duration(s: &str) -> bool {
-    let mut rest = s.strip_prefix(['-', '+']).unwrap_or(s);
-    if rest == "0" {
-        return true;
-    }
-    if rest.is_empty() {
-        return false;
-    }
-    while !rest.is_empty() {
-        let number = rest.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(rest.len());
-        let (value, tail) = rest.split_at(number);
-        if !value.bytes().any(|b| b.is_ascii_digit()) || value.matches('.').count() > 1 {
-            return false;
-        }
-        let units = ["ns", "us", "µs", "μs", "ms", "s", "m", "h"];
-        let end = tail.find(|c: char| c.is_ascii_digit() || c == '.').unwrap_or(tail.len());
-        if !units.contains(&&tail[..end]) {
-            return false;
-        }
-        rest = &tail[end..];
-    }
-    true
 }
 
 /// Whether a text is an absolute URI or an absolute path, as Go's `url.ParseRequestURI` takes them.

@@ -57,9 +57,8 @@ fn bytes_are_those_of_the_protocol() {
         Frame::Settings(vec![(4, 100)]),
         Frame::Data { stream: 5, fin: true, data: Bytes::from_static(b"hi") },
     ];
-    let text = frames.each_ref().map(|frame| {
-        encode(std::slice::from_ref(frame)).iter().map(|b| format!("{b:02x}")).collect::<String>() + "\n"
-    });
+    let text =
+        frames.each_ref().map(|frame| kaji_meta::text::hex(&encode(std::slice::from_ref(frame))) + "\n");
     expect![[r#"
         800300060000000400000001
         80030003000000080000000300000005
@@ -91,8 +90,7 @@ fn frames_of_upstream_are_read() {
 }
 
 fn hex(text: &str) -> Vec<u8> {
-    let digits: Vec<u8> = text.bytes().filter(u8::is_ascii_hexdigit).collect();
-    digits.chunks(2).map(|pair| u8::from_str_radix(std::str::from_utf8(pair).unwrap(), 16).unwrap()).collect()
+    kaji_meta::text::from_hex(&text.replace(|c: char| !c.is_ascii_hexdigit(), "")).unwrap()
 }
 
 #[test]
