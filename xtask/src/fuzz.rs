@@ -33,7 +33,7 @@ pub enum FuzzError {
     #[error("the targets do not build")]
     Build,
     /// A target broke.
-    #[error("{0} broke; the input is in fuzz/artifacts/{0}")]
+    #[error("{0} failed; the input is in fuzz/artifacts/{0}")]
     Broke(String),
     /// No such target.
     #[error("no target of these names")]

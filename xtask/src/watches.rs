@@ -28,7 +28,7 @@ pub enum WatchesError {
     #[error("cargo: {0}")]
     Io(#[from] io::Error),
     /// There is a finding.
-    #[error("the checker has a finding, or did not run ({0})")]
+    #[error("the checker reported a violation or failed to run ({0})")]
     Finding(ExitStatus),
 }
 

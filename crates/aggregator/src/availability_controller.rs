@@ -221,7 +221,7 @@ impl AvailabilityController {
                 tracing::info!(
                     name = route.service.name,
                     error,
-                    "an extension server does not say what it serves"
+                    "the discovery documents of an extension server cannot be read"
                 );
                 self.fetch.grow()
             }

@@ -127,7 +127,7 @@ impl Backends {
         if tokio::time::timeout(DRAIN_TIMEOUT, &mut drained).await.is_err() {
             self.phase.send_replace(Phase::GivenUp);
             if tokio::time::timeout(REPORT_TIMEOUT, drained).await.is_err() {
-                tracing::error!("audit did not end in time; events may be lost");
+                tracing::error!("the audit backends did not shut down in time; events may be lost");
             }
         }
         let unreported = self.metrics.kept_back();

@@ -57,7 +57,7 @@ pub enum ClusterError {
         text: String,
     },
     /// A server that was started is not ready in time. It goes on.
-    #[error("the server is not ready after {seconds} s; it goes on, and its log is {log}")]
+    #[error("the server is not ready after {seconds} s; it keeps running; its log is {log}")]
     NotReady {
         /// The time.
         seconds: u64,

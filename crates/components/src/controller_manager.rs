@@ -34,12 +34,12 @@ pub async fn run(
     queues.register(&mut component.metrics);
     server.metrics.register(&mut component.metrics);
     let shared = Shared { client, ..component.shared.clone() };
-    tracing::info!(server = server.url(), "controllers for the API server of another process");
+    tracing::info!(server = server.url(), "running controllers for the API server of another process");
     if config.selection.includes(kaji_controllers::POLICY_STATUS) {
         let controller = kaji_controllers::POLICY_STATUS;
         tracing::warn!(
             controller,
-            "it does not run: it needs the schemas of an API server's process"
+            "the controller does not run: it needs the schemas in the process of an API server"
         );
     }
     component

@@ -47,7 +47,7 @@ pub enum ObservationError {
     #[error("cannot serve health and metrics: {0}")]
     Certificate(String),
     /// The API server of reviews.
-    #[error("cannot have requests reviewed: {0}")]
+    #[error("cannot set up reviews of requests: {0}")]
     Reviews(String),
 }
 
@@ -207,16 +207,16 @@ impl Reload {
                     });
                 }
                 Ok(_) => {}
-                Err(error) => tracing::warn!(error, "the authorities of clients stay as they were"),
+                Err(error) => tracing::warn!(error, "the authorities of clients are not reloaded"),
             }
             let Some(files) = &self.files else { continue };
             match read_identity(files) {
                 Ok(identity) if identity == self.held => {}
                 Ok(identity) => match self.presented.set(&identity.certificate, &identity.key, None) {
                     Ok(()) => self.held = identity,
-                    Err(error) => tracing::warn!(error, "the serving certificate stays as it was"),
+                    Err(error) => tracing::warn!(error, "the serving certificate is not reloaded"),
                 },
-                Err(error) => tracing::warn!(error, "the serving certificate stays as it was"),
+                Err(error) => tracing::warn!(error, "the serving certificate is not reloaded"),
             }
         }
     }

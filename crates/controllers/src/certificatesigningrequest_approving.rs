@@ -182,7 +182,7 @@ impl Works for Approver {
             Ok(true) => self.queue.forget(key),
             Ok(false) => self.queue.retry(key.clone()),
             Err(error) => {
-                tracing::debug!(%key, %error, "approving");
+                tracing::debug!(%key, %error, "a certificate signing request could not be approved");
                 self.queue.retry(key.clone());
             }
         }

@@ -148,7 +148,7 @@ impl CloudNodes {
                 tracing::warn!(
                     node = node.metadata.name,
                     error,
-                    "addresses cannot be had of the cloud provider"
+                    "the node's addresses cannot be read from the cloud provider"
                 );
                 plan
             }

@@ -96,7 +96,7 @@ impl Reconciler for Machines {
     fn prepare<'a>(&'a self, view: &'a View, key: &'a Key, _: &'a Client) -> BoxFuture<'a, ()> {
         Box::pin(async move {
             let answer = self.ask(view, key).await.unwrap_or_else(|error| {
-                tracing::warn!(node = key.name, provider = self.cloud.name(), %error, "the machine cannot be looked up");
+                tracing::warn!(node = key.name, provider = self.cloud.name(), %error, "the node's instance cannot be read from the cloud provider");
                 None
             });
             match answer {

@@ -28,7 +28,7 @@ pub fn run(
                 () = ended => return,
             }
             tasks.shutdown().await;
-            tracing::debug!(controller = descriptor.name, "killed, and started anew");
+            tracing::debug!(controller = descriptor.name, "the controller was killed and is started again");
             informers = Informers::timed(shared.client.clone(), Selected::default(), shared.clock.clone());
             let context = ControllerContext {
                 informers: &informers,

@@ -141,7 +141,7 @@ impl Works for Counter {
         match self.count(key).await {
             Ok(()) => self.queue.forget(key),
             Err(error) => {
-                tracing::debug!(%key, %error, "a quota is counted again");
+                tracing::debug!(%key, %error, "the usage of a quota could not be computed; retrying");
                 self.queue.retry(key.clone());
             }
         }

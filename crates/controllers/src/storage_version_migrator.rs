@@ -103,11 +103,11 @@ impl Works for Migrator {
         match self.work(key).await {
             Ok(()) => self.queue.forget(key),
             Err(Stop::Again(reason)) => {
-                tracing::debug!(resource = %key, reason, "a migration is taken up again");
+                tracing::debug!(resource = %key, reason, "a storage version migration is not complete; retrying");
                 self.queue.retry(key.clone());
             }
             Err(Stop::Call(error)) => {
-                tracing::debug!(resource = %key, %error, "a migration is taken up again");
+                tracing::debug!(resource = %key, %error, "a storage version migration is not complete; retrying");
                 let wait = match &error {
                     Error::Api(status) => status.details.as_ref().map_or(0, |d| d.retry_after_seconds),
                     _ => 0,

@@ -143,7 +143,7 @@ pub async fn follow(
         let pause = match outcome {
             Ok(()) => RESYNC,
             Err(error) => {
-                tracing::warn!(%error, "the endpoints of cluster DNS");
+                tracing::warn!(%error, "the endpoints of cluster DNS could not be written");
                 RETRY
             }
         };

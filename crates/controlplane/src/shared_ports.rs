@@ -138,7 +138,7 @@ pub enum RecordError {
     #[error("the record of allocated node ports cannot be used: {0}")]
     Unusable(String),
     /// Other servers' writes came first, again and again.
-    #[error("other servers write the record of allocated node ports all the time")]
+    #[error("too many conflicting writes of the record of allocated node ports")]
     Busy,
 }
 
@@ -268,7 +268,7 @@ impl SharedPorts for Allocation {
             });
             if let Err(error) = changed.await {
                 // The next rounds of repair give them back.
-                tracing::warn!(%error, "node ports were not given back");
+                tracing::warn!(%error, "node ports were not released");
             }
         })
     }

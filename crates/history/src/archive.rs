@@ -109,7 +109,7 @@ fn number_of(path: &Path) -> Option<u64> {
 
 /// Reports damage: the answer says it, too.
 fn report(error: &io::Error) -> String {
-    tracing::error!(%error, "a part of the history is damaged and is left out");
+    tracing::error!(%error, "a segment of the history is damaged and is skipped");
     error.to_string()
 }
 
@@ -165,7 +165,7 @@ impl Archive {
         let path = dir.join(format!("{number:016x}.raw"));
         let (active, torn) = Active::open(&path).map_err(file_error(&path))?;
         if torn > 0 {
-            tracing::warn!(path = %path.display(), bytes = torn, "the history ended in the middle of a record, which is cut off");
+            tracing::warn!(path = %path.display(), bytes = torn, "the history ends with an incomplete record, which is truncated");
         }
         Ok(Archive { dir: dir.to_owned(), limits, segments, active, number, oldest: None })
     }

@@ -279,7 +279,7 @@ impl<'a> Recorder<'a> {
                 Ok(()) => break,
                 Err(StoreError::Closed) => return,
                 Err(error) => {
-                    tracing::warn!(%error, "the history does not follow the store; it is tried again");
+                    tracing::warn!(%error, "the history cannot watch the store; retrying");
                     tokio::select! {
                         biased;
                         () = ended(end) => break,
@@ -291,7 +291,7 @@ impl<'a> Recorder<'a> {
         self.flush(true).await;
         let synced = self.history.with(|archive| archive.sync()).await;
         if let Err(error) = synced.and_then(|synced| synced.map_err(Status::internal)) {
-            tracing::error!(error = error.message, "the last records of the history are not on the disk");
+            tracing::error!(error = error.message, "the last records of the history were not synced to disk");
         }
     }
 

@@ -101,7 +101,7 @@ struct Temporary(PathBuf);
 impl Drop for Temporary {
     fn drop(&mut self) {
         if let Err(error) = std::fs::remove_dir_all(&self.0) {
-            tracing::warn!(%error, path = %self.0.display(), "the directory of the fork is left");
+            tracing::warn!(%error, path = %self.0.display(), "the directory of the fork could not be removed");
         }
     }
 }
@@ -175,7 +175,7 @@ async fn register(
     if let Err(error) = make(source, &directory).await {
         // What was there before is not this command's.
         if is_new && let Err(left) = std::fs::remove_dir_all(&directory) {
-            tracing::warn!(error = %left, path = %directory.display(), "the directory of the fork is left");
+            tracing::warn!(error = %left, path = %directory.display(), "the directory of the fork could not be removed");
         }
         return Err(error);
     }

@@ -135,7 +135,7 @@ async fn input_ends() {
     let ends =
         tokio::task::spawn_blocking(|| std::io::copy(&mut std::io::stdin().lock(), &mut std::io::sink()));
     if let Ok(Err(error)) = ends.await {
-        tracing::warn!(%error, "standard input");
+        tracing::warn!(%error, "standard input could not be read");
     }
 }
 

@@ -104,7 +104,7 @@ pub async fn run(
     let reconciler = VolumeReconciler { config, volumes, nodes, client, events };
     while changes.recv().await.is_some() {
         while let Err(error) = reconciler.reconcile().await {
-            tracing::warn!(%error, "local volumes");
+            tracing::warn!(%error, "the local volumes could not be reconciled; retrying");
             kaji_runtime::time::sleep(&*shared.clock, RETRY).await;
         }
     }
@@ -163,7 +163,7 @@ impl VolumeReconciler {
             let directory = self.config.root.join(&name);
             if plain(&name) {
                 blocking(move || remove_empty(&directory)).await.unwrap_or_else(
-                    |error| tracing::warn!(%error, name, "the directory of a former volume stays"),
+                    |error| tracing::warn!(%error, name, "the directory of a deleted volume could not be removed"),
                 );
             }
             list.remove(&name);

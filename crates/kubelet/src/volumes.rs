@@ -362,7 +362,7 @@ impl VolumeManager {
                             pod = model::display(pod),
                             volume = mount.name,
                             error = e,
-                            "subPath"
+                            "a subPath could not be mounted"
                         );
                         format!(
                             "failed to prepare subPath for volumeMount \"{}\" of container \"{}\"",

@@ -127,7 +127,7 @@ impl Inner {
             }
             Err(error) => {
                 if let Err(left) = self.remove(&attachment).await {
-                    tracing::warn!(sandbox = attachment.setup.sandbox_id, error = %left, "an attachment is left until it is swept");
+                    tracing::warn!(sandbox = attachment.setup.sandbox_id, error = %left, "an attachment could not be removed; the next clean-up removes it");
                 }
                 Err(failed("setup network for", &attachment, &error))
             }
@@ -177,7 +177,7 @@ impl Inner {
                 valid.push(json!({"containerID": id, "ifname": INTERFACE}));
             } else if let Err(error) = self.remove(&attachment).await {
                 // A plug-in that cannot work now does not keep the node from starting.
-                tracing::warn!(sandbox = id, %error, "an attachment of no sandbox is left");
+                tracing::warn!(sandbox = id, %error, "an attachment without a sandbox could not be removed");
             }
         }
         let Some(list) = self.list().await?.filter(NetworkList::has_collection) else { return Ok(()) };
@@ -186,7 +186,7 @@ impl Inner {
             let mut request = list.request(plugin);
             request.insert("cni.dev/valid-attachments".to_owned(), valid.clone().into());
             if let Err(error) = caller.call(plugin, Call::Collect, request).await {
-                tracing::warn!(%error, "a network plug-in has not removed what is left");
+                tracing::warn!(%error, "a network plug-in could not collect stale attachments");
             }
         }
         Ok(())
@@ -226,7 +226,7 @@ impl PodNetwork for CniNetwork {
             let addresses = result::addresses(result)?;
             // A plug-in that cannot check at the moment, as when its own agent is not up yet, is no proof that the pod has lost its network.
             if let Err(error) = self.0.check(&attachment).await {
-                tracing::warn!(sandbox = setup.sandbox_id, %error, "the network of a pod is not as it was set up");
+                tracing::warn!(sandbox = setup.sandbox_id, %error, "a network plug-in's check of a pod's network failed");
             }
             Ok(PodAddresses { addresses })
         })

@@ -174,7 +174,7 @@ impl Node {
         };
         if let Err(error) = self.make_link(&record, &setup.namespace, limits) {
             if let Err(error) = self.forget(&record) {
-                tracing::warn!(sandbox = record.sandbox, %error, "an interface is left until it is swept");
+                tracing::warn!(sandbox = record.sandbox, %error, "an interface could not be removed; the next clean-up removes it");
             }
             return Err(error);
         }
@@ -220,7 +220,7 @@ impl Node {
         if self.bridge != 0
             && let Err(error) = self.change_ports(record, false)
         {
-            tracing::debug!(sandbox = record.sandbox, %error, "host ports are written anew");
+            tracing::debug!(sandbox = record.sandbox, %error, "the rules of a host port could not be changed; rewriting all of them");
             self.pods.remove(&record.sandbox);
             let (rules, pods) = (&self.rules, &self.pods);
             host_rules::both(&mut self.nft, |family| host_rules::table(rules, pods.values(), family))?;

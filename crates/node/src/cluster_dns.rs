@@ -135,7 +135,7 @@ pub async fn serve(
         }
         if tokio::time::timeout(CUSTOMIZED, customization.synced()).await.is_err() {
             tracing::warn!(
-                "it is not known which resolvers cluster DNS is to ask; it asks the node's"
+                "the configuration of cluster DNS's resolvers cannot be read; the node's resolvers are used"
             );
         }
         let mut tasks = JoinSet::new();

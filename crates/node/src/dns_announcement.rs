@@ -51,10 +51,10 @@ pub async fn withdraw(client: &Client, name: &str) {
     match tokio::time::timeout(WITHDRAWAL, write(client, name, Value::Null)).await {
         Ok(Ok(())) => {}
         Ok(Err(error)) => {
-            tracing::debug!(%error, "the node's cluster DNS stays announced")
+            tracing::debug!(%error, "the announcement of the node's cluster DNS could not be removed")
         }
         Err(_) => tracing::debug!(
-            "the node's cluster DNS stays announced: no answer of the API server"
+            "the announcement of the node's cluster DNS could not be removed: the API server did not answer in time"
         ),
     }
 }

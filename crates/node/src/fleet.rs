@@ -154,10 +154,10 @@ impl NodeFleet {
             node.remove(&self.network).await;
         }
         if let Err(error) = self.network.remove_all().await {
-            tracing::error!(%error, "the network of the nodes is left");
+            tracing::error!(%error, "the network of the nodes could not be removed");
         }
         if let Err(error) = std::fs::remove_dir_all(self.directory.join("segment")) {
-            tracing::debug!(%error, "records of the nodes' addresses");
+            tracing::debug!(%error, "the records of the nodes' addresses could not be removed");
         }
     }
 }
@@ -254,18 +254,18 @@ impl Node {
         match self.reset().await {
             Ok(status) if status.success() => {}
             Ok(status) => {
-                tracing::error!(node = self.name, %status, "something of the node is left")
+                tracing::error!(node = self.name, %status, "the node could not be removed completely")
             }
             Err(error) => {
-                tracing::error!(node = self.name, %error, "something of the node is left")
+                tracing::error!(node = self.name, %error, "the node could not be removed completely")
             }
         }
         if let Err(error) = network.tear_down(self.setup()).await {
-            tracing::error!(node = self.name, %error, "the node's interface is left");
+            tracing::error!(node = self.name, %error, "the node's interface could not be removed");
         }
         let unmounted = KernelMounter.unmount(&self.namespace).and_then(|()| remove_file(&self.namespace));
         if let Err(error) = unmounted {
-            tracing::error!(node = self.name, %error, "the node's network namespace is left");
+            tracing::error!(node = self.name, %error, "the node's network namespace could not be removed");
         }
     }
 }
@@ -292,11 +292,11 @@ async fn end(agent: &mut Child, name: &str) {
     drop(agent.stdin.take());
     match tokio::time::timeout(PATIENCE, ended(agent)).await {
         Ok(Ok(_)) => {}
-        Ok(Err(error)) => tracing::error!(node = name, %error, "a node's agent"),
+        Ok(Err(error)) => tracing::error!(node = name, %error, "a node's agent could not be stopped"),
         Err(_) => {
-            tracing::error!(node = name, "a node's agent does not end; it is killed");
+            tracing::error!(node = name, "a node's agent did not exit in time and is killed");
             if let Err(error) = agent.kill().and_then(|()| agent.wait()) {
-                tracing::error!(node = name, %error, "a node's agent");
+                tracing::error!(node = name, %error, "a node's agent could not be stopped");
             }
         }
     }

@@ -44,7 +44,7 @@ pub struct JoinedNodeOptions {
 #[derive(Debug, thiserror::Error)]
 pub enum JoinedNodeError {
     /// The node's address.
-    #[error("no address leads to {server}: {error}")]
+    #[error("no local address has a route to {server}: {error}")]
     Address {
         /// `host:port`
         server: String,
@@ -138,7 +138,7 @@ async fn service_ranges(client: &Client) -> Result<Vec<String>, Error> {
             Ok(list) => return Ok(ranges(&list)),
             Err(error) if began.elapsed() > PATIENCE => return Err(error),
             Err(error) => {
-                tracing::debug!(%error, "the ranges of services");
+                tracing::debug!(%error, "the ranges of services could not be read; retrying");
                 tokio::time::sleep(RETRY).await;
             }
         }

@@ -238,7 +238,7 @@ async fn keep_local_volumes(config: RealNodeConfig, informers: Arc<Informers>, s
     let root = config.data_dir.join("local-volumes");
     let local_path_config = LocalPathConfig { node: config.name, root };
     if let Err(error) = local_path::run(local_path_config, informers, client, shared).await {
-        tracing::error!(%error, "this node has no local volumes");
+        tracing::error!(%error, "local volumes are not provided on this node");
     }
 }
 

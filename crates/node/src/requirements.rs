@@ -113,7 +113,7 @@ fn load_modules() {
         command.status()
     };
     if let Err(error) = modprobe("modprobe").or_else(|_| modprobe("/sbin/modprobe")) {
-        tracing::debug!(%error, "modprobe");
+        tracing::debug!(%error, "kernel modules could not be loaded");
     }
 }
 

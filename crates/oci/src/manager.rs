@@ -70,7 +70,7 @@ pub enum OpenError {
     #[error("{0} is used by another process")]
     InUse(PathBuf),
     /// What a former manager left cannot be taken over.
-    #[error("taking over what runs: {0}")]
+    #[error("restoring running containers: {0}")]
     Restore(#[source] RuntimeError),
 }
 

@@ -52,7 +52,7 @@ pub const PHANTOM: &str = "kaji.dev/phantom-writer";
 
 /// The connection breaks instead of an answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("the answer is lost, as asked for")]
+#[error("the response was dropped by a fault")]
 pub struct AnswerLost;
 
 /// What the owner of the client's process has to do.
@@ -296,7 +296,7 @@ impl FaultLayer {
             .body(patch.to_string().into_bytes());
         let Ok(request) = request else { return };
         if let Err(error) = self.administrator.request::<Value>(request).await {
-            tracing::debug!(%error, path, "the other writer was refused");
+            tracing::debug!(%error, path, "the write of the concurrent writer was rejected");
         }
     }
 

@@ -58,7 +58,7 @@ pub enum TestError {
     #[error("{0}")]
     Step(String),
     /// A task of this program.
-    #[error("a run was cut off: {0}")]
+    #[error("the task of a run panicked or was cancelled: {0}")]
     Task(String),
 }
 
@@ -192,7 +192,7 @@ impl Bench {
         let outcome = self.run_in(&cluster, &directory, faults).await;
         cluster.stop().await;
         if let Err(error) = std::fs::remove_dir_all(directory.join("data")) {
-            tracing::warn!(%error, "the data of a run is left");
+            tracing::warn!(%error, "the data of a run could not be removed");
         }
         outcome
     }

@@ -191,7 +191,7 @@ impl Kernel {
         }
         if !changed.destinations.is_empty() {
             let forgotten = conntrack::clean(&mut Conntrack::open()?, &changed)?;
-            tracing::debug!(forgotten, "connections to endpoints that are gone");
+            tracing::debug!(forgotten, "removed connection tracking entries of deleted endpoints");
         }
         Ok(count)
     }
@@ -203,7 +203,7 @@ impl Kernel {
                 continue;
             }
             if let Err(error) = self.nft.apply(&changes.batch(*family, &self.node)) {
-                tracing::warn!(%error, ?family, "service rules are written anew");
+                tracing::warn!(%error, ?family, "the service rules could not be changed; rewriting all of them");
                 return false;
             }
         }

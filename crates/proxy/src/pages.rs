@@ -45,7 +45,7 @@ pub async fn serve(listener: TcpListener, pages: Pages) {
         let stream = match listener.accept().await {
             Ok((stream, _)) => stream,
             Err(error) => {
-                tracing::debug!(%error, "a connection for a page");
+                tracing::debug!(%error, "a connection of the metrics and health server failed");
                 tokio::time::sleep(Duration::from_millis(50)).await;
                 continue;
             }
@@ -62,7 +62,7 @@ pub async fn serve(listener: TcpListener, pages: Pages) {
                 .serve_connection(TokioIo::new(stream), service)
                 .await;
             if let Err(error) = served {
-                tracing::debug!(%error, "a connection for a page");
+                tracing::debug!(%error, "a connection of the metrics and health server failed");
             }
             drop(permit);
         });

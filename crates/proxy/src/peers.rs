@@ -48,7 +48,7 @@ pub async fn follow_nodes(
         let failed = match network.update_peers(peers(&nodes.snapshot())).await {
             Ok(()) => false,
             Err(error) => {
-                tracing::warn!(%error, "routes to other nodes");
+                tracing::warn!(%error, "the routes to other nodes could not be updated");
                 true
             }
         };

@@ -284,7 +284,7 @@ pub async fn run(
             Ok(()) => false,
             Err(error) => {
                 proxy.health.queued();
-                tracing::error!(%error, "service rules");
+                tracing::error!(%error, "the service rules could not be applied");
                 true
             }
         };

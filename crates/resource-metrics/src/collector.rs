@@ -169,7 +169,7 @@ impl Collector {
                 state.points.add(name, page, resolution);
             }
             Err(error) => {
-                tracing::debug!(node = name, %error, "a node shows no figures");
+                tracing::debug!(node = name, %error, "the metrics of a node cannot be read");
                 let mut state = self.state();
                 let failures = state.failures.entry(name.to_owned()).or_default();
                 *failures = failures.saturating_add(1);

@@ -123,7 +123,7 @@ impl Impersonation {
                     if last != Some(mode) {
                         self.remember(requestor, mode);
                     }
-                    tracing::debug!(%requestor, user = %user.name, mode = mode.name(), "impersonation");
+                    tracing::debug!(%requestor, user = %user.name, mode = mode.name(), "a request is impersonated");
                     let constraint = if mode == Mode::Legacy { String::new() } else { mode.verb() };
                     return Ok(Some((user, constraint)));
                 }

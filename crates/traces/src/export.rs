@@ -176,7 +176,7 @@ impl Exporter {
         match self.deliver(self.request(spans), stopped).await {
             Ok(()) => {
                 if std::mem::take(&mut self.failing) {
-                    tracing::info!("traces are exported again");
+                    tracing::info!("the export of traces has recovered");
                 }
                 self.report();
             }

@@ -152,7 +152,7 @@ impl Pair {
             (Err(error), Some(good)) => {
                 let good = good.clone();
                 if !std::mem::replace(&mut paired.torn, true) {
-                    tracing::warn!(error, "the certificate and key for webhooks stay as they were");
+                    tracing::warn!(error, "the certificate and key for webhooks are not reloaded");
                 }
                 (good, false)
             }
@@ -198,7 +198,7 @@ impl Files {
                 Err(error) => {
                     held.looked = looked;
                     if !std::mem::replace(&mut held.lost, true) {
-                        tracing::warn!(error, "credentials for webhooks stay as they were");
+                        tracing::warn!(error, "the credentials for webhooks are not reloaded");
                     }
                 }
             },

@@ -79,7 +79,7 @@ impl Hook {
                 tracing::warn!(
                     key,
                     webhook = self.name,
-                    "an audit annotation of a webhook is no qualified name"
+                    "the key of a webhook's audit annotation is not a qualified name"
                 );
             }
         }

@@ -36,7 +36,7 @@ impl BootstrapTokens {
                 Some(UserInfo { name: format!("system:bootstrap:{id}"), groups, ..UserInfo::default() })
             }
             Err(why) => {
-                tracing::info!(secret = %name, why, "a bootstrap secret that a bearer token names is not good for it");
+                tracing::info!(secret = %name, why, "the bootstrap token secret that a bearer token names is not valid for it");
                 None
             }
         }

@@ -41,7 +41,7 @@ impl TokenFile {
                 return Err(TokenFileError::Columns(name.to_owned(), record.len()));
             };
             if token.is_empty() {
-                tracing::warn!(file = name, record = number + 1, "an empty token is left out");
+                tracing::warn!(file = name, record = number + 1, "an empty token is ignored");
                 continue;
             }
             let groups = rest.first().map(|g| g.split(',').map(str::to_owned).collect()).unwrap_or_default();
@@ -50,7 +50,7 @@ impl TokenFile {
                 tracing::warn!(
                     file = name,
                     record = number + 1,
-                    "a token comes twice; the later one counts"
+                    "a token is duplicated; the last entry is used"
                 );
             }
         }

@@ -56,7 +56,7 @@ impl Policies {
             tracing::warn!(
                 file = path,
                 lines = old,
-                "policies without a version: their old meaning holds"
+                "policies without an apiVersion are read in the unversioned format"
             );
         }
         Ok(Policies(all))

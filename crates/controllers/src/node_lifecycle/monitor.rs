@@ -120,7 +120,7 @@ impl State {
                 self.nodes.values_mut().for_each(|health| health.lift = true);
             }
             Turn::Resumed => {
-                tracing::info!("some nodes are ready again: evictions go on");
+                tracing::info!("some nodes are ready again: evictions are resumed");
                 for health in self.nodes.values_mut() {
                     (health.silence, health.lift) = (Duration::ZERO, false);
                 }

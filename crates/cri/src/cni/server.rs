@@ -46,13 +46,13 @@ pub async fn serve(listener: UnixListener, network: Arc<dyn PodNetwork>) {
                 let network = network.clone();
                 tokio::spawn(async move {
                     if let Err(error) = answer(stream, &*network).await {
-                        tracing::debug!(%error, "a network plug-in was not answered");
+                        tracing::debug!(%error, "a request of a network plug-in could not be answered");
                     }
                     drop(place);
                 });
             }
             Err(error) => {
-                tracing::warn!(%error, "a network plug-in could not connect");
+                tracing::warn!(%error, "a connection of a network plug-in could not be accepted");
                 tokio::time::sleep(PAUSE).await;
             }
         }

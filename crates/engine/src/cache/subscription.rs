@@ -93,7 +93,7 @@ impl Subscription {
             return false;
         }
         let Some(events) = inner.window.from(number) else {
-            tracing::debug!(prefix = &**self.cache.prefix(), "a watcher was too slow and is cut off");
+            tracing::debug!(prefix = &**self.cache.prefix(), "a watcher was too slow and is terminated");
             return false;
         };
         if self.watcher.refill(number, events) {

@@ -112,7 +112,7 @@ fn yaml(view: View, metadata: &Value, entries: Vec<SelectedEntry>) -> Result<Bod
         match serde_json::from_slice(&json) {
             Ok(value) => Bytes::from(yaml::element(value)),
             Err(error) => {
-                tracing::error!(%error, "an element of a list is no JSON");
+                tracing::error!(%error, "an element of a list is not valid JSON");
                 Bytes::new()
             }
         }

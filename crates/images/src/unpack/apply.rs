@@ -126,7 +126,7 @@ impl Unpacker {
             _ => (FileType::Fifo, 0),
         };
         if !self.privileged && kind != FileType::Fifo {
-            tracing::debug!(name = %String::from_utf8_lossy(&entry.name), "device is left out: only root makes devices");
+            tracing::debug!(name = %String::from_utf8_lossy(&entry.name), "a device is skipped: creating devices requires root");
             return Ok(());
         }
         rustix::fs::mknodat(&*directory, name, kind, Mode::from_raw_mode(entry.mode), device)
@@ -207,7 +207,7 @@ impl Unpacker {
         }
         for (name, value) in &entry.xattrs {
             if !self.takes_attribute(name) {
-                tracing::debug!(name = %String::from_utf8_lossy(name), "extended attribute is left out");
+                tracing::debug!(name = %String::from_utf8_lossy(name), "an extended attribute is skipped");
                 continue;
             }
             match rustix::fs::fsetxattr(file, &name[..], value, XattrFlags::empty()) {

@@ -217,7 +217,7 @@ impl ControlLoopConfig {
                 for field in process.without_effect_in_server() {
                     tracing::warn!(
                         field,
-                        "the field of the scheduler configuration counts for kaji scheduler alone"
+                        "the field of the scheduler configuration is used by kaji scheduler only"
                     );
                 }
                 let metrics = self.loop_metrics.scheduler.clone();

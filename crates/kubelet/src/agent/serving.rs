@@ -109,7 +109,7 @@ impl Renewal {
         let kept = match self.member.store.serving() {
             Ok(kept) => kept,
             Err(error) => {
-                tracing::warn!(%error, "the node's serving certificate is requested anew");
+                tracing::warn!(%error, "the node's serving certificate is requested again");
                 None
             }
         };
@@ -119,7 +119,7 @@ impl Renewal {
         match self.present(&kept) {
             Ok(()) => kept.renew_at(&*self.member.options.random),
             Err(error) => {
-                tracing::warn!(error, "the node's serving certificate is requested anew");
+                tracing::warn!(error, "the node's serving certificate is requested again");
                 Timestamp::UNIX_EPOCH
             }
         }

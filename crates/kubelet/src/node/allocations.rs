@@ -45,7 +45,7 @@ fn file(cx: &NodeContext, uid: &str) -> PathBuf {
 fn save(cx: &NodeContext, pod: &Pod, allocation: &Allocation) -> bool {
     let saved = allocation::save(&file(cx, model::uid(pod)), allocation);
     if let Err(error) = &saved {
-        tracing::warn!(pod = model::display(pod), %error, "what the pod was granted cannot be kept");
+        tracing::warn!(pod = model::display(pod), %error, "the resources allocated to the pod cannot be checkpointed");
     }
     saved.is_ok()
 }

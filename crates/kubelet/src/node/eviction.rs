@@ -70,7 +70,7 @@ impl EvictionManager {
                 Ok(evicted) if !evicted.is_empty() => self.wait_for(&evicted).await,
                 Ok(_) => kaji_runtime::time::sleep(&*self.cx.clock, PERIOD).await,
                 Err(error) => {
-                    tracing::warn!(%error, "what pods use cannot be observed");
+                    tracing::warn!(%error, "the resource usage of pods cannot be read");
                     kaji_runtime::time::sleep(&*self.cx.clock, PERIOD).await;
                 }
             }

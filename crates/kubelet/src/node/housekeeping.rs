@@ -74,7 +74,7 @@ pub(super) async fn keep_order(
                 let first = |all: &[FilesystemUsage]| all.first().map(|f| PathBuf::from(&f.mountpoint));
                 break (first(&found.images), first(&found.containers));
             }
-            Err(error) => tracing::warn!(%error, "where images are is not known yet"),
+            Err(error) => tracing::warn!(%error, "the file system of images is not known yet"),
         }
         kaji_runtime::time::sleep(&*cx.clock, RELIST).await;
     };

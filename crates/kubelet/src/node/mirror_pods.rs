@@ -93,7 +93,7 @@ pub(super) async fn run(
         let mut pause = RESYNC;
         for action in plan(&wanted, &shown) {
             if let Err(error) = carry_out(&cx, &client, &action).await {
-                tracing::warn!(%error, "a mirror pod could not be brought in line with its static pod");
+                tracing::warn!(%error, "a mirror pod could not be synchronized with its static pod");
                 pause = RETRY;
             }
         }

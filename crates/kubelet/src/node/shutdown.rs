@@ -297,7 +297,7 @@ impl ShutdownManager {
                     }
                 }
                 Ok(false) => ended = None,
-                Err(error) => tracing::warn!(%error, "whether pods have ended cannot be observed"),
+                Err(error) => tracing::warn!(%error, "the termination of pods cannot be observed"),
             }
             kaji_runtime::time::sleep(&*self.cx.clock, OBSERVE).await;
         }

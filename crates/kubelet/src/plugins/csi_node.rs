@@ -89,7 +89,7 @@ impl CsiNode {
                 Some(_) => self.change(|_| true).await,
             };
             let Err(error) = done else { return };
-            tracing::debug!(error, "the node's CSINode");
+            tracing::debug!(error, "the node's CSINode could not be written; retrying");
             kaji_runtime::time::sleep(&*self.clock, pause).await;
             pause = (pause * 2).min(Duration::from_secs(30));
         }

@@ -92,7 +92,7 @@ impl DeviceManager {
                     state.plugins.insert(resource, Plugin { endpoint: None, stopped: Some(now) });
                 }
             }
-            Err(error) => tracing::error!(error, "allocations of devices are not known any more"),
+            Err(error) => tracing::error!(error, "the checkpoint of device allocations cannot be read"),
         }
         let (found, queue) = mpsc::channel(WAITING);
         DeviceManager {
@@ -152,7 +152,7 @@ impl DeviceManager {
         let saved = std::fs::create_dir_all(&self.dir)
             .and_then(|()| checkpoint::write(&self.dir.join(CHECKPOINT), &kept, numa));
         if let Err(error) = saved {
-            tracing::error!(%error, "allocations of devices cannot be kept");
+            tracing::error!(%error, "the checkpoint of device allocations cannot be written");
         }
     }
 

@@ -89,14 +89,14 @@ impl DraManager {
                     "could not initialize checkpoint manager, please drain node and remove DRA state file {}, err: {error}",
                     file.display()
                 );
-                tracing::error!(error = text, "claims of pods are not known any more");
+                tracing::error!(error = text, "the checkpoint of prepared claims cannot be read");
                 (Claims::default(), Some(text))
             }
         };
         let health_file = root.join(HEALTH);
         let health = HealthCache::read(&health_file).unwrap_or_else(|error| {
             let file = health_file.display();
-            tracing::error!(%file, error, "the health of devices is not known until their drivers say it");
+            tracing::error!(%file, error, "the checkpoint of device health cannot be read; health is unknown until the drivers report it");
             HealthCache::default()
         });
         let (commands, queue) = mpsc::channel(WAITING);
@@ -310,7 +310,7 @@ impl DraManager {
         let unused = locked(&self.claims).unused(active);
         for (pod, (namespace, names)) in unused {
             if let Err(error) = self.unprepare_claims(&pod, &namespace, names).await {
-                tracing::info!(pod, error, "claims of a pod that is gone could not be unprepared yet");
+                tracing::info!(pod, error, "claims of a deleted pod could not be unprepared yet");
             }
         }
     }

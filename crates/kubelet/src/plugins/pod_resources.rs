@@ -27,7 +27,7 @@ pub async fn run(cx: Arc<NodeContext>, pods: ActivePods) {
     match bind(&path) {
         Ok(listener) => serve(listener, router(cx, pods)).await,
         Err(error) => {
-            tracing::error!(%error, path = %path.display(), "resources of pods cannot be asked for")
+            tracing::error!(%error, path = %path.display(), "the pod resources API cannot be served")
         }
     }
 }

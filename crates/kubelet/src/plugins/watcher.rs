@@ -227,7 +227,7 @@ impl PluginWatcher {
             tracing::warn!(
                 driver = info.name,
                 error,
-                "a driver that is gone is shown still"
+                "the driver could not be removed from the node's CSINode"
             );
         }
     }

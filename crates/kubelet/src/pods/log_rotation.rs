@@ -67,7 +67,7 @@ pub async fn run(cx: Arc<NodeContext>, limits: LogLimits) {
     loop {
         kaji_runtime::time::sleep(&*cx.clock, INTERVAL).await;
         if let Err(error) = rotate_all(&cx, limits).await {
-            tracing::warn!(%error, "the containers' logs cannot be looked at");
+            tracing::warn!(%error, "the containers' logs cannot be inspected");
         }
     }
 }

@@ -336,7 +336,7 @@ impl CpuManager {
         }
         if let Err(error) = self.save() {
             // It is written again with the next change; until then a restart finds the pods' processors taken, and takes them back.
-            tracing::error!(error, "assignments of processors cannot be kept");
+            tracing::error!(error, "the checkpoint of CPU assignments cannot be written");
         }
     }
 

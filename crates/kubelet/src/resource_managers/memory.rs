@@ -410,7 +410,7 @@ impl MemoryManager {
         }
         if let Err(error) = self.save() {
             // It is written again with the next change; until then a restart finds the pods' memory taken, and takes it back.
-            tracing::error!(error, "assignments of memory cannot be kept");
+            tracing::error!(error, "the checkpoint of memory assignments cannot be written");
         }
     }
 

@@ -139,7 +139,7 @@ impl UsageReader {
         let of = |stats: PodSandboxStats| Some((ready.remove(&stats.id)?, stats));
         let found: Vec<_> = all.into_iter().filter_map(of).collect();
         let filesystems = self.cx.images.filesystems().await.unwrap_or_else(|error| {
-            tracing::debug!(%error, "what images take is not known");
+            tracing::debug!(%error, "the disk usage of images cannot be read");
             kaji_containers::ImageFilesystems::default()
         });
         known.retain(|uid, (at, _)| {

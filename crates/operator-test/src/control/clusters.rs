@@ -58,7 +58,7 @@ pub enum ControlError {
     #[error(transparent)]
     Api(#[from] ApiError),
     /// A task of this program.
-    #[error("a task was cut off: {0}")]
+    #[error("a task panicked or was cancelled: {0}")]
     Task(#[from] tokio::task::JoinError),
     /// What the client asks for.
     #[error("{0}")]
@@ -304,7 +304,7 @@ impl Entry {
         let directory = self.directory.clone();
         let removed = tokio::task::spawn_blocking(move || std::fs::remove_dir_all(directory)).await;
         if !matches!(removed, Ok(Ok(()))) {
-            tracing::warn!(?removed, path = %self.directory.display(), "the data of a cluster is left");
+            tracing::warn!(?removed, path = %self.directory.display(), "the data of a cluster could not be removed");
         }
     }
 }

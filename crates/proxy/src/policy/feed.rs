@@ -91,7 +91,7 @@ fn inside(config: &PolicyConfig, work: impl FnOnce() -> io::Result<()> + Send) -
         None => work(),
         Some(path) => namespace::inside(path, work),
     };
-    result.map_err(|error| ProxyError::Io("network policies".into(), error))
+    result.map_err(|error| ProxyError::Io("the network policies could not be applied".into(), error))
 }
 
 fn follow<T: Projection>(informers: &Informers, changed: &Arc<Notify>, relevant: fn(&T, &T) -> bool) {
@@ -158,7 +158,7 @@ pub async fn run(
                 in_force = Some(rules);
                 local.set_enforced(known);
             }
-            Err(error) => tracing::error!(%error, "network policies"),
+            Err(error) => tracing::error!(%error, "the network policies could not be applied"),
         }
         let more_may_come = tokio::select! {
             // A pod waits for it.

@@ -98,7 +98,7 @@ fn is_whole(to: &Path, target: &Directory) -> Result<bool, StoreError> {
     match outcome {
         Ok(()) => Ok(true),
         Err(StoreError::Corrupt(what)) => {
-            tracing::debug!(what, "a commit came in between");
+            tracing::debug!(what, "a commit was written during the copy");
             Ok(false)
         }
         Err(error) => Err(error),

@@ -53,13 +53,13 @@ impl DiskLog {
                     tracing::warn!(%error, path = %path.display(), "the store's former file cannot be erased; the next start tries again");
                 }
                 let now = std::fs::metadata(path).map_or(0, |file| file.len());
-                tracing::info!(path = %path.display(), before = len, now, "the store's file was larger than need be");
+                tracing::info!(path = %path.display(), before = len, now, "the store's file was rewritten");
             }
             Err(error) => {
                 let Files { path, directory, .. } = &*self.files;
-                tracing::warn!(%error, path = %path.display(), len, "the store's file, which is larger than need be, cannot be made smaller and stays in use as it is");
+                tracing::warn!(%error, path = %path.display(), len, "the store's file cannot be rewritten and stays in use");
                 if let Err(error) = directory.erase_former().and_then(|()| directory.remove_draft()) {
-                    tracing::warn!(%error, "what was to become a smaller file stays until the next start");
+                    tracing::warn!(%error, "the unfinished copy of the store's file could not be removed; the next start removes it");
                 }
             }
         }
@@ -81,7 +81,7 @@ impl DiskLog {
                 let directory = &self.files.directory;
                 let left = directory.erase_former().and_then(|()| directory.remove_draft());
                 if let Err(left) = left {
-                    tracing::warn!(error = %left, "what was to become a smaller file stays until the next start");
+                    tracing::warn!(error = %left, "the unfinished copy of the store's file could not be removed; the next start removes it");
                 }
                 return Ok(Err(error));
             }

@@ -204,11 +204,11 @@ impl Writer {
         match (low_on_space, std::mem::replace(&mut self.low_on_space, low_on_space)) {
             (false, true) => {
                 self.shared.set_write_failure(None);
-                tracing::info!(free, "there is room on the disk again; the store takes writes");
+                tracing::info!(free, "disk space is available again; the store accepts writes");
             }
             (true, false) => tracing::error!(
                 free,
-                "the disk is nearly full; the store takes no writes until there is room again"
+                "the disk is nearly full; the store rejects writes until space is available"
             ),
             _ => {}
         }

@@ -205,7 +205,7 @@ impl Logind for DbusLogind {
                 }
                 tracing::warn!(
                     sender = signal.sender,
-                    "a signal of a shutdown is not logind's; it is ignored"
+                    "a shutdown signal was not sent by logind and is ignored"
                 );
             }
         })

@@ -93,7 +93,7 @@ impl DeviceManager {
         }
         self.changed.notify_one();
         let error = ended.err();
-        tracing::info!(resource = found.resource, ?error, "a device plug-in is gone");
+        tracing::info!(resource = found.resource, ?error, "the connection to a device plug-in ended");
     }
 
     async fn lists(&self, found: &Found) -> Result<(), CallError> {
@@ -123,7 +123,7 @@ fn clean(dir: &Path) {
     for entry in entries.flatten().filter(|e| e.file_name() != CHECKPOINT) {
         let is_socket = entry.file_type().is_ok_and(|kind| kind.is_socket());
         if is_socket && let Err(error) = std::fs::remove_file(entry.path()) {
-            tracing::warn!(%error, path = %entry.path().display(), "a socket of before cannot be removed");
+            tracing::warn!(%error, path = %entry.path().display(), "a stale socket cannot be removed");
         }
     }
 }

@@ -208,7 +208,7 @@ impl DraManager {
     fn keep_health(&self, health: &HealthCache) {
         if let Err(error) = health.write(&self.health_file) {
             let file = self.health_file.display();
-            tracing::warn!(%file, %error, "a kubelet that is started again will not know the health of devices");
+            tracing::warn!(%file, %error, "the checkpoint of device health cannot be written");
         }
     }
 
@@ -222,7 +222,7 @@ impl DraManager {
                 // Its status is generated again in any case, later.
                 tracing::warn!(
                     pod,
-                    "a pod learns late of the health of its devices"
+                    "the queue of pods with changed device health is full; the pod's status is updated later"
                 );
             }
         }

@@ -59,7 +59,7 @@ impl DraManager {
     async fn send(&self, command: Command) {
         // The receiver is as old as the sender.
         if self.commands.send(command).await.is_err() {
-            tracing::debug!("drivers are not followed any more");
+            tracing::debug!("the task that watches drivers has ended");
         }
     }
 
@@ -171,7 +171,7 @@ impl DraManager {
                 // It does not know the health of its devices, as long as it runs.
                 Err(error) if error.unimplemented() => std::future::pending().await,
                 Err(error) => {
-                    tracing::debug!(driver = driver.name(), %error, "health of devices")
+                    tracing::debug!(driver = driver.name(), %error, "the stream of device health failed")
                 }
             }
             kaji_runtime::time::sleep(&*self.clock, HEALTH).await;

@@ -72,7 +72,7 @@ impl WatchedObjects {
                     tracing::warn!(
                         name = name.name,
                         namespace = name.namespace,
-                        "too many objects are followed"
+                        "too many objects are watched"
                     );
                     continue;
                 }
@@ -178,7 +178,7 @@ impl Follower {
                     pause = PAUSE.0;
                 }
                 Err(error) => {
-                    tracing::debug!(name = self.name.name, namespace = self.name.namespace, %error, "an object cannot be followed");
+                    tracing::debug!(name = self.name.name, namespace = self.name.namespace, %error, "an object cannot be watched");
                     // What was known before stays: volumes go on with it.
                     self.known.send_if_modified(|known| {
                         let new = !matches!(known, Known::Value(_));

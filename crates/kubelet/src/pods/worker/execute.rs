@@ -170,7 +170,7 @@ impl Worker {
                 Some(Duration::ZERO)
             }
             Err(problems) if problems.failures.is_empty() => {
-                tracing::debug!(pod = model::display(&pod), %problems, "volumes");
+                tracing::debug!(pod = model::display(&pod), %problems, "waiting for volumes");
                 starts.then_some(ATTACHING)
             }
             Err(problems) => {

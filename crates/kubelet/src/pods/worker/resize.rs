@@ -37,7 +37,7 @@ impl Worker {
             saved = saved.and(allocation::save(&self.actuals_file(POD_FILE), pod));
         }
         if let Err(error) = saved {
-            tracing::warn!(pod = model::display(&self.pod), %error, "what the pod runs with cannot be kept");
+            tracing::warn!(pod = model::display(&self.pod), %error, "the actuated resources of the pod cannot be checkpointed");
         }
     }
 

@@ -220,7 +220,7 @@ impl Reader {
         let record: Record<'_> = match log_record::parse(line) {
             Ok(record) => record,
             Err(error) if self.understood => {
-                tracing::debug!(%error, "a line of a container's log is left out");
+                tracing::debug!(%error, "a line of a container's log is skipped");
                 return Ok(true);
             }
             Err(_) => {

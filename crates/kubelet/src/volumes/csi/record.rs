@@ -111,7 +111,7 @@ fn records(dirs: Vec<PathBuf>) -> Vec<(PathBuf, Record)> {
     let read = |dir: PathBuf| match Record::read(&dir) {
         Ok(found) => found.map(|record| (dir, record)),
         Err(error) => {
-            tracing::warn!(error, "a record of a CSI volume");
+            tracing::warn!(error, "the record of a CSI volume cannot be read");
             None
         }
     };

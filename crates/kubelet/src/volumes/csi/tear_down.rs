@@ -64,7 +64,7 @@ impl VolumeManager {
                 tracing::debug!(
                     error,
                     volume = record.handle,
-                    "a volume that no pod has is staged still"
+                    "a volume that no pod uses could not be unstaged"
                 );
             }
         }

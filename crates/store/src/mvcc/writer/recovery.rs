@@ -52,7 +52,7 @@ impl Writer {
     /// After a failure: what to answer to the callers concerned, or the error with which the store ends.
     pub(super) fn handle_failure(&mut self, error: StoreError) -> Result<Option<StoreError>, StoreError> {
         self.record_failure(error.clone())?;
-        tracing::error!(%error, "the store could not write; it opens its file anew");
+        tracing::error!(%error, "a write of the store failed; reopening its file");
         let committed = self.reopen_log()?;
         Ok((!committed).then_some(error))
     }
@@ -127,7 +127,7 @@ impl Writer {
         if let Some(outage) = &mut self.outage {
             outage.open = true;
         }
-        tracing::info!(revision = state.revision, happened, "the store has opened its file anew");
+        tracing::info!(revision = state.revision, happened, "the store has reopened its file");
         Ok(happened)
     }
 }
