@@ -269,7 +269,7 @@ mod tests {
     }
 
     #[test]
-    fn bounds() {
+    fn rejects_requests_outside_of_the_limits() {
         let container = |field: &str, q: &str| json!({"type": "Container", field: {"cpu": q}});
         let ask = |r: &str, l: &str| json!({"requests": {"cpu": r}, "limits": {"cpu": l}});
         assert_eq!(one(container("min", "100m"), ask("100m", "0.1")), "");

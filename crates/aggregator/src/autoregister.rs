@@ -283,7 +283,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_upstream_does() {
+    fn plans_as_upstream() {
         let version = ("a.io".to_owned(), "v1".to_owned());
         let object = |managed: &str| api_service(&version, priorities::CUSTOM, managed);
         let other = |managed: &str| api_service(&version, priorities::OWN, managed);

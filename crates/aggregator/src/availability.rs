@@ -58,7 +58,7 @@ mod tests {
     use serde_json::json;
 
     #[test]
-    fn reasons_in_upstreams_order() {
+    fn reports_reasons_in_upstreams_order() {
         let backend = Backend {
             namespace: "n".into(),
             name: "s".into(),

@@ -274,7 +274,7 @@ mod tests {
     }
 
     #[test]
-    fn damage_is_named() {
+    fn names_what_cannot_be_compiled() {
         let mut broken = crontab();
         broken["spec"]["versions"][0]["storage"] = false.into();
         assert_eq!(

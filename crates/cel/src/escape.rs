@@ -80,7 +80,7 @@ mod tests {
     use super::{escape, unescape};
 
     #[test]
-    fn names() {
+    fn escapes_names_as_published() {
         for (name, escaped) in [
             ("replicas", Some("replicas")),
             ("namespace", Some("__namespace__")),

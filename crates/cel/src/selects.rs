@@ -51,7 +51,7 @@ mod tests {
     use crate::{Decl, Env};
 
     #[test]
-    fn fields_of_names() {
+    fn finds_the_fields_that_are_selected() {
         let env = Env::new().variable("a", Decl::map(Decl::any(), None));
         let selects = |text: &str| env.compile(text).unwrap().selects("a", "b");
         for yes in

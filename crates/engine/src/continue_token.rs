@@ -132,7 +132,7 @@ mod tests {
     }
 
     #[test]
-    fn round_trip() {
+    fn decodes_what_it_encodes() {
         for revision in [Some(42), None] {
             let c = Continue { revision, start: "ns/name\0".into() };
             assert_eq!(Continue::decode(&c.encode()), Ok(c));
@@ -146,7 +146,7 @@ mod tests {
     }
 
     #[test]
-    fn refused() {
+    fn rejects_invalid_tokens() {
         for (json, text) in [
             (r#"{"v":"v2","rv":1,"start":"a"}"#, "server does not recognize this encoded version v2"),
             (

@@ -65,7 +65,7 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn bounds() {
+    async fn bounds_times_by_the_deadline() {
         let hour = Duration::from_secs(3600);
         let (none, over) = (Deadline::default(), Deadline::after(Duration::ZERO));
         assert_eq!((none.bound(hour), over.bound(hour)), (hour, Duration::ZERO));

@@ -276,7 +276,7 @@ mod tests {
     }
 
     #[test]
-    fn list_combinations() {
+    fn validates_combinations_of_list_options() {
         let mut out = String::new();
         for query in [
             "",
@@ -333,7 +333,7 @@ mod tests {
     }
 
     #[test]
-    fn watch_combinations() {
+    fn validates_combinations_of_watch_options() {
         let mut out = String::new();
         for query in [
             "",

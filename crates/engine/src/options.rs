@@ -259,7 +259,7 @@ mod tests {
     use expect_test::expect;
 
     #[test]
-    fn managers() {
+    fn derives_the_field_manager_from_the_user_agent() {
         assert_eq!(user_agent_prefix("kubectl/v1.37 (linux)"), "kubectl");
         assert_eq!(user_agent_prefix("a\u{7}b"), "ab");
         assert_eq!(user_agent_prefix(&"é".repeat(100)).len(), 128);
@@ -267,7 +267,7 @@ mod tests {
     }
 
     #[test]
-    fn deletion_round_trip() {
+    fn delete_options_round_trip() {
         let value = json!({
             "kind": "DeleteOptions", "apiVersion": "meta.k8s.io/v1", "gracePeriodSeconds": 5, "dryRun": ["All"],
             "preconditions": {"uid": "u", "resourceVersion": "7"}, "propagationPolicy": "Foreground"

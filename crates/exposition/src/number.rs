@@ -21,7 +21,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn numbers() {
+    fn formats_numbers_as_prometheus() {
         let all = [0.0, 1.0, 0.25, 100_000.0, 999_999.5, 1_000_000.0, 1_763_765_123.5, 0.0001, 0.000_012];
         let shown: Vec<String> = all.iter().map(|n| number(*n)).collect();
         let wanted = "0 1 0.25 100000 999999.5 1e+06 1.7637651235e+09 0.0001 1.2e-05";

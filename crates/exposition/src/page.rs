@@ -172,7 +172,7 @@ mod tests {
     }
 
     #[test]
-    fn a_registry() {
+    fn encodes_a_registry() {
         let mut registry = Registry::default();
         let requests = family::Family::<Labels, Counter>::default();
         for (verb, code) in [("LIST", 200), ("GET", 404), ("a\"\\\n}, ", 200)] {

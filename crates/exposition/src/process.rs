@@ -123,7 +123,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn figures_of_a_process() {
+    fn reads_the_usage_of_a_process() {
         let mut fields = vec!["0"; 50];
         (fields[11], fields[12], fields[19], fields[20], fields[21]) = ("150", "50", "1000", "8192", "3");
         let stat = format!("12 (a b) c) {}", fields.join(" "));

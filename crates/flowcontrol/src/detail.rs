@@ -47,7 +47,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn it_reads_back() {
+    fn decodes_what_it_encodes() {
         let detail =
             Detail::new("", [&["jürg"], &["get"], &["/x"], &[], &["n"], &["apps", "/", "v1"], &["d"], &[]]);
         assert_eq!(detail.flow(), "");

@@ -219,7 +219,7 @@ mod tests {
     }
 
     #[test]
-    fn globs() {
+    fn matches_globs() {
         for (glob, name, fit) in [
             ("*", "", true),
             ("a*c", "abbc", true),

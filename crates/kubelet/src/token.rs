@@ -337,7 +337,7 @@ mod tests {
     const TOKEN: &str = "abcdef.0123456789abcdef";
 
     #[test]
-    fn created_and_listed() {
+    fn lists_what_it_creates() {
         let first = secret(&create(), TOKEN, now()).unwrap();
         assert_eq!(first["metadata"]["name"], "bootstrap-token-abcdef");
         assert_eq!(first["type"], TYPE);
@@ -359,7 +359,7 @@ mod tests {
     }
 
     #[test]
-    fn mistakes() {
+    fn rejects_invalid_tokens_and_options() {
         let error = |change: fn(&mut Create), token: &str| {
             let mut create = create();
             change(&mut create);
@@ -386,7 +386,7 @@ mod tests {
     }
 
     #[test]
-    fn join_commands() {
+    fn prints_join_commands() {
         let key = rcgen::KeyPair::generate().unwrap();
         let ca = rcgen::CertificateParams::new(vec![]).unwrap().self_signed(&key).unwrap();
         let at = |server: &str, authorities: Vec<Vec<u8>>| ClusterAt {

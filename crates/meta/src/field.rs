@@ -453,7 +453,7 @@ mod tests {
     }
 
     #[test]
-    fn messages() {
+    fn prints_upstreams_messages() {
         let p = Path::new("spec").child("x");
         let all = [
             Error::required(&p, ""),

@@ -199,7 +199,7 @@ mod tests {
     }
 
     #[test]
-    fn errors() {
+    fn rejects_invalid_selectors() {
         let err = |s: &str| Selector::parse(s).unwrap_err().to_string();
         assert_eq!(err("a,b=1"), "invalid selector: 'a,b=1'; can't understand 'a'");
         assert_eq!(err("a=b=c"), "invalid field selector: unescaped character in value: 61");
@@ -209,7 +209,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn round_trip(terms in prop::collection::vec(("[a-z.]{1,8}", any::<bool>(), "[a-z,=\\\\ é]{0,8}"), 0..5)) {
+        fn parses_what_it_prints(terms in prop::collection::vec(("[a-z.]{1,8}", any::<bool>(), "[a-z,=\\\\ é]{0,8}"), 0..5)) {
             let terms: Vec<Term> = terms.into_iter().map(|(field, eq, value)| Term {
                 field, op: if eq { Operator::Equals } else { Operator::NotEquals }, value,
             }).collect();

@@ -335,7 +335,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn textual_forms() {
+    fn prints_textual_forms() {
         assert_eq!(GroupResource::new("apps", "deployments").to_string(), "deployments.apps");
         assert_eq!(GroupResource::new("", "pods").to_string(), "pods");
         assert_eq!(GroupKind::new("apps", "Deployment").to_string(), "Deployment.apps");

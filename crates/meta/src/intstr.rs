@@ -102,7 +102,7 @@ mod tests {
     use serde_json::json;
 
     #[test]
-    fn scales() {
+    fn scales_percentages() {
         let of = |v: Value, total, up| IntOrString::from_value(&v).unwrap().scaled_value(total, up);
         assert_eq!(of(json!(3), 10, true), Ok(3));
         assert_eq!(of(json!("25%"), 10, true), Ok(3));

@@ -237,7 +237,7 @@ mod tests {
     use serde_json::json;
 
     #[test]
-    fn reads() {
+    fn reads_metadata_and_members() {
         let v = json!({
             "kind": "Pod",
             "metadata": {
@@ -259,7 +259,7 @@ mod tests {
     }
 
     #[test]
-    fn writes() {
+    fn writes_and_removes_members() {
         let mut v = json!({"spec": "oops"});
         set_at(&mut v, &["spec", "a", "b"], 1);
         meta_mut(&mut v).insert("name".into(), "x".into());

@@ -243,7 +243,7 @@ mod tests {
     }
 
     #[test]
-    fn on_create() {
+    fn validates_metadata_on_create() {
         assert_eq!(create(json!({"name": "a", "namespace": "b", "generateName": "a-"}), true), "");
         let all = [
             create(json!({}), true),
@@ -292,7 +292,7 @@ mod tests {
     }
 
     #[test]
-    fn on_update() {
+    fn validates_metadata_on_update() {
         let old = json!({
             "name": "a", "namespace": "n", "uid": "1", "creationTimestamp": "2024-01-01T00:00:00Z", "generation": 2,
             "resourceVersion": "5", "finalizers": ["a/b"], "deletionTimestamp": "2024-01-02T00:00:00Z",

@@ -92,7 +92,7 @@ mod tests {
     use serde_json::json;
 
     #[test]
-    fn texts() {
+    fn rejects_invalid_options_with_upstreams_texts() {
         let p = Path::new("fieldManager");
         let errs = [
             validate_field_manager("ok manager", &p),

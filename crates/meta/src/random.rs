@@ -143,7 +143,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn generated_names(base in "[a-zé.-]{0,80}", seed in any::<u64>()) {
+        fn generates_names_within_63_characters(base in "[a-zé.-]{0,80}", seed in any::<u64>()) {
             let name = generate_name(&base, &SeededRandom::new(seed));
             prop_assert!(name.len() <= 63);
             let (head, tail) = name.split_at(name.len() - 5);

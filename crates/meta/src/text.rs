@@ -173,7 +173,7 @@ mod tests {
     use serde_json::json;
 
     #[test]
-    fn types_and_pem() {
+    fn prints_types_and_pem() {
         let all = serde_json::json!([null, true, 1, 1.5, "", [], {}]);
         let types: Vec<_> = all.as_array().unwrap().iter().map(go_type).collect();
         let wanted =

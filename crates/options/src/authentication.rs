@@ -375,7 +375,7 @@ mod tests {
     }
 
     #[test]
-    fn flags() {
+    fn reads_the_flags() {
         let options = parse(&[
             "--service-account-issuer=https://a",
             "--service-account-issuer=https://b",

@@ -225,7 +225,7 @@ mod tests {
     }
 
     #[test]
-    fn flags() {
+    fn reads_the_flags() {
         let webhook = "--authorization-webhook-config-file=/w";
         let all = [
             read(&[]),

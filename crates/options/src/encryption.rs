@@ -58,7 +58,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn flags() {
+    fn reads_the_flags() {
         let file = |follow| Some(EncryptionFile { path: "f".into(), follow });
         assert_eq!(EncryptionFile::from_flags(None, false), Ok(None));
         assert_eq!(EncryptionFile::from_flags(Some("f".into()), false), Ok(file(false)));

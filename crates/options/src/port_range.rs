@@ -32,7 +32,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn ranges_of_ports() {
+    fn parses_ranges_of_ports() {
         assert_eq!(parse("30000-32767"), Ok(30000..=32767));
         assert_eq!(parse("30000+10"), Ok(30000..=30010));
         assert_eq!(parse("80"), Ok(80..=80));

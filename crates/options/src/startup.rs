@@ -54,7 +54,7 @@ mod tests {
     }
 
     #[test]
-    fn durations() {
+    fn reads_durations() {
         assert_eq!(parsed(&[]), Ok(StartupOptions::default()));
         let options =
             parsed(&["--livez-grace-period=1m10s", "--storage-initialization-timeout=30s"]).unwrap();

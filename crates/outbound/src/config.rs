@@ -133,7 +133,7 @@ mod tests {
     use expect_test::expect;
 
     #[test]
-    fn places() {
+    fn splits_targets_into_authority_and_path() {
         let url = |url: &str| match TargetParts::of(&Target::Url(url.into())) {
             Ok(p) => format!("{} {} {} {}\n", p.authority, p.host, p.port, p.path),
             Err(e) => format!("{e}\n"),

@@ -194,7 +194,7 @@ broken{container="x 3
 "#;
 
     #[test]
-    fn a_page() {
+    fn reads_a_page() {
         let now = "2026-01-01T00:01:41Z".parse().unwrap();
         let page = NodePage::parse(PAGE, now);
         let mut out = format!("node {:?}\n", page.node.unwrap());

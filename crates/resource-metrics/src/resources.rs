@@ -231,7 +231,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn amounts_and_rows() {
+    fn prints_amounts_and_rows() {
         let usage = |cpu, memory| amounts(&Usage { cpu, memory });
         expect_test::expect![[r#"{"cpu":"1234567n","memory":"2Ki"} {"cpu":"1500m","memory":"1001"}"#]]
             .assert_eq(&format!("{} {}", usage(1_234_567, 2048), usage(1_500_000_000, 1001)));

@@ -387,7 +387,7 @@ mod tests {
     }
 
     #[test]
-    fn errors() {
+    fn rejects_values_of_wrong_types() {
         let deployment = ("apps", "v1", "Deployment");
         let pod = ("", "v1", "Pod");
         let all = [
@@ -442,7 +442,7 @@ mod tests {
     }
 
     #[test]
-    fn canonical_forms() {
+    fn decodes_to_canonical_forms() {
         let pod = types::for_gvk("", "v1", "Pod").unwrap();
         let mut v = json!({"metadata": {"creationTimestamp": null, "labels": {"a": null}, "deletionTimestamp": "2024-01-01T01:00:00+01:00"},
             "spec": {"nodeName": null, "containers": [{"name": "c", "resources": {"limits": {"cpu": 0.5, "memory": "1024Mi"}}}]}});
@@ -467,7 +467,7 @@ mod tests {
     }
 
     #[test]
-    fn metadata_of_custom_resources() {
+    fn decodes_the_metadata_of_custom_resources() {
         let mut v = json!({"metadata": {"name": "x", "creationTimestamp": null, "labels": {}, "generation": 0}, "spec": null});
         object_meta(&mut v).unwrap();
         assert_eq!(v, json!({"metadata": {"name": "x"}, "spec": null}));

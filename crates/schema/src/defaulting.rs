@@ -101,7 +101,7 @@ mod tests {
     use serde_json::json;
 
     #[test]
-    fn defaults() {
+    fn fills_in_defaults_of_a_schema() {
         let schema = crate::structural::unchecked(&json!({"type": "object", "properties": {
             "a": {"type": "string", "default": "A"},
             "n": {"type": "string", "default": "N", "nullable": true},

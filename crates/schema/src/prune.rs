@@ -164,7 +164,7 @@ mod tests {
     }
 
     #[test]
-    fn custom() {
+    fn prunes_custom_resources() {
         let schema = json!({"type": "object", "properties": {
         "spec": {"type": "object", "properties": {
             "a": {"type": "string"},
@@ -188,7 +188,7 @@ mod tests {
     }
 
     #[test]
-    fn preserving_root() {
+    fn keeps_unknown_fields_of_a_preserving_root() {
         check(
             json!({"type": "object", "x-kubernetes-preserve-unknown-fields": true}),
             json!({"kind": "X", "metadata": {"bad": 1}, "a": [{"b": {"c": 1}}]}),
@@ -199,7 +199,7 @@ mod tests {
     }
 
     #[test]
-    fn built_in() {
+    fn prunes_built_in_types() {
         let pod = types::for_gvk("", "v1", "Pod").unwrap();
         let mut v = json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "x", "labels": {"a": "b"}}, "foo": 1,
             "spec": {"containers": [{"name": "c", "bar": 1, "resources": {"limits": {"cpu": 1}}}]}});

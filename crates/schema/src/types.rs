@@ -240,7 +240,7 @@ mod tests {
     }
 
     #[test]
-    fn pod_spec() {
+    fn knows_the_fields_of_a_pod_spec() {
         let pod = for_gvk("", "v1", "Pod").unwrap();
         let spec = &pod.property("spec").unwrap().schema;
         assert_eq!(spec.short_name(), "PodSpec");
@@ -259,7 +259,7 @@ mod tests {
     }
 
     #[test]
-    fn inlined_and_recursive() {
+    fn resolves_inlined_and_recursive_types() {
         let volume = lookup("io.k8s.api.core.v1.Volume").unwrap();
         let p = volume.property("hostPath").unwrap();
         assert_eq!((p.outer, p.number, p.pointer), ([2, 0], 1, true));

@@ -131,7 +131,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn page() {
+    fn writes_upstreams_families() {
         let decisions = AuthorizationMetrics::new("server");
         let mut registry = Registry::default();
         decisions.register(&mut registry);

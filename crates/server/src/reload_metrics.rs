@@ -92,7 +92,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn page() {
+    fn writes_upstreams_families() {
         let reloads = ReloadMetrics::new("authorization", "server");
         let mut registry = Registry::default();
         reloads.register(&mut registry);

@@ -181,7 +181,7 @@ mod tests {
     }
 
     #[test]
-    fn names() {
+    fn accepts_and_rejects_names_of_ciphers_and_curves() {
         let gcm = "TLS_ECDHE_RSA_WITH_AES_128_GCM_SHA256";
         let all = [
             options("VersionTLS12", &[], &[]),

@@ -28,7 +28,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn keys_of_no_resource() {
+    fn recognizes_keys_of_no_resource() {
         assert!(is_internal(NODE_PORTS));
         assert!(is_internal(&format!("{SERVER_LEASES}10.0.0.1")));
         assert!(!is_internal("/registry/core/services/a/b"));

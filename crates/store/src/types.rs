@@ -333,7 +333,7 @@ mod tests {
     use proptest::prelude::*;
 
     #[test]
-    fn prefix_ends() {
+    fn computes_the_end_of_a_prefix() {
         assert_eq!(prefix_end("/a/"), "/a0");
         assert_eq!(prefix_end("a\u{D7FF}"), "a\u{E000}");
         assert_eq!(prefix_end("a\u{10FFFF}"), "b");

@@ -181,7 +181,7 @@ mod tests {
     use http::HeaderValue;
 
     #[test]
-    fn ports_of_a_query() {
+    fn reads_the_ports_of_a_query() {
         let mut headers = HeaderMap::new();
         headers.insert("connection", HeaderValue::from_static("keep-alive, Upgrade"));
         headers.insert("upgrade", HeaderValue::from_static("WebSocket"));

@@ -200,7 +200,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_page() {
+    fn parses_a_page() {
         let page = "# HELP a Help \\\\ of\\nit\n# TYPE a counter\na{b=\"x\\\"\\n, }\",c=\"\"} 1e+06 17\na 2\n\
                     # HELP h H\n# TYPE h histogram\nh_bucket{le=\"0.5\"} 1\nh_bucket{le=\"+Inf\"} 3\nh_sum 4\nh_count 3\n";
         let found = parse(page).unwrap();

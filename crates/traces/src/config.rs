@@ -302,7 +302,7 @@ mod tests {
     ];
 
     #[test]
-    fn files() {
+    fn reads_and_rejects_files() {
         let mut out = String::new();
         for text in FILES {
             let _ = writeln!(out, "{text:?}\n  {}", shown(text).replace('\n', "\n  "));
@@ -390,7 +390,7 @@ mod tests {
     ];
 
     #[test]
-    fn endpoints() {
+    fn reads_and_rejects_endpoints() {
         let mut out = String::new();
         for endpoint in ENDPOINTS {
             let text = serde_json::json!({ "endpoint": endpoint }).to_string();

@@ -58,7 +58,7 @@ mod tests {
     }
 
     #[test]
-    fn a_parent_decides() {
+    fn samples_as_the_parent_decides() {
         let parent = |flags| SpanContext::from_parts([1; 16], [2; 8], flags);
         assert!(Sampler::per_million(0).samples(Some(&parent(1)), &[0xff; 16]));
         assert!(!Sampler::per_million(1_000_000).samples(Some(&parent(0)), &[0; 16]));

@@ -271,7 +271,7 @@ mod tests {
     }
 
     #[test]
-    fn command_lines() {
+    fn splits_command_lines() {
         assert_eq!(words("/bin/kaji up  --port 1").unwrap(), ["/bin/kaji", "up", "--port", "1"]);
         assert_eq!(words("a | b").unwrap(), ["sh", "-c", "a | b"]);
         assert_eq!(words("  "), None);

@@ -355,7 +355,7 @@ mod tests {
     }
 
     #[test]
-    fn a_table() {
+    fn prints_a_table() {
         expect![[r#"
             measure                                  better by  measured  upstream       aim
             start: exec to /readyz                       55.2x     58 ms     3.2 s     60 ms  met
@@ -397,7 +397,7 @@ mod tests {
     }
 
     #[test]
-    fn json_for_programs() {
+    fn prints_json_for_programs() {
         let mut value = report(1.0).json();
         value["measures"].as_array_mut().unwrap().truncate(2);
         expect![[r#"

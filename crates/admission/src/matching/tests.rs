@@ -22,7 +22,7 @@ async fn taken(request: &mut Request, rules: &[Value], equivalent: bool) -> Stri
 }
 
 #[tokio::test]
-async fn rules() {
+async fn matches_rules_by_operation_group_and_resource() {
     let mut seen = String::new();
     for (operation, group, version, resource, scope) in [
         ("CREATE", "", "v1", "configmaps", "*"),
@@ -91,7 +91,7 @@ async fn namespaces_are_of_the_cluster() {
 }
 
 #[tokio::test]
-async fn equivalent_resources() {
+async fn matches_equivalent_resources() {
     let scope = ResourceScope::Namespaced;
     let mut request = Request::of("autoscaling", "v2", "HorizontalPodAutoscaler", "hpas", scope);
     request.def = request.def.also_version("v1", None);
@@ -152,7 +152,7 @@ fn selectors(namespace: Value, object: Value) -> Value {
 }
 
 #[tokio::test]
-async fn selectors_of_namespaces() {
+async fn matches_the_labels_of_namespaces() {
     let all = json!({});
     let team = |team: &str| selectors(json!({"matchLabels": {"team": team}}), json!({}));
     let mut request = Request::new();
@@ -175,7 +175,7 @@ async fn selectors_of_namespaces() {
 
 /// A namespace is selected by the labels that it is going to have; its deletion, by those that it has.
 #[tokio::test]
-async fn selectors_of_namespaces_themselves() {
+async fn matches_the_labels_of_a_namespace_itself() {
     let mut request = Request::of("", "v1", "Namespace", "namespaces", ResourceScope::Cluster);
     (request.namespace, request.name) = ("n", "n");
     request.object = Some(json!({"metadata": {"name": "n", "labels": {"team": "b"}}}));
@@ -187,7 +187,7 @@ async fn selectors_of_namespaces_themselves() {
 }
 
 #[tokio::test]
-async fn selectors_of_objects() {
+async fn matches_the_labels_of_objects() {
     let app = |app: &str| selectors(json!({}), json!({"matchLabels": {"app": app}}));
     let mut request = Request::new();
     assert_eq!(selected(&mut request, app("x")).await, "true");
@@ -234,7 +234,7 @@ async fn policies_name_resources_and_leave_some_out() {
 }
 
 #[tokio::test]
-async fn configuration_is_exempt() {
+async fn does_not_match_its_own_configuration() {
     let scope = ResourceScope::Cluster;
     let group = "admissionregistration.k8s.io";
     for (kind, plural, is) in [

@@ -41,7 +41,7 @@ fn plain_pod_passes_baseline_only() {
 }
 
 #[test]
-fn baseline_checks() {
+fn rejects_what_baseline_forbids() {
     let texts = [
         baseline(json!({"hostNetwork": true, "hostIPC": true})),
         baseline(
@@ -84,7 +84,7 @@ fn baseline_checks() {
 }
 
 #[test]
-fn restricted_checks() {
+fn rejects_what_restricted_forbids() {
     let context = |more: Value| {
         let mut c = json!({"allowPrivilegeEscalation": false, "capabilities": {"drop": ["ALL"]}});
         for (k, v) in more.as_object().unwrap() {

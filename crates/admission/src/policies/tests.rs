@@ -171,7 +171,7 @@ async fn bindings_select_validation_actions() {
 }
 
 #[tokio::test]
-async fn parameters() {
+async fn evaluates_with_each_parameter() {
     let spec = |kind: &str| {
         json!({"failurePolicy": "Fail", "paramKind": {"apiVersion": "v1", "kind": kind}, "validations": [
             {"expression": "params == null || size(object.data) > int(params.data.most)",

@@ -218,7 +218,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_asked() {
+    fn writes_the_review() {
         expect![[r#"{"apiVersion":"apiextensions.k8s.io/v1beta1","kind":"ConversionReview","request":{"desiredAPIVersion":"example.com/v2","objects":[{"apiVersion":"example.com/v1","kind":"Foo","metadata":{"generation":1,"labels":{"a":"b"},"name":"a","uid":"u"},"one":1}],"uid":"7"},"response":{"convertedObjects":null,"result":{"metadata":{}},"uid":""}}"#]]
             .assert_eq(std::str::from_utf8(&review("v1beta1").request(&[object("a")])).unwrap());
         let all = |v: &[&str]| v.iter().map(|v| (*v).to_owned()).collect::<Vec<_>>();
@@ -227,7 +227,7 @@ mod tests {
     }
 
     #[test]
-    fn answers_taken() {
+    fn keeps_what_a_conversion_may_not_change() {
         let (sent, mut changed) = ([object("a")], converted("a"));
         changed["metadata"] = json!({"name": "a", "uid": "u", "generation": 9, "ownerReferences": [{"name": "x"}],
             "annotations": {"x": "y"}});
@@ -247,7 +247,7 @@ mod tests {
 
     #[test]
     #[expect(clippy::too_many_lines, reason = "a table")]
-    fn answers_refused() {
+    fn rejects_invalid_conversion_responses() {
         let with = |pointer: &str, value: Value| {
             let mut answer = answer(&[converted("a")]);
             *answer.pointer_mut(pointer).unwrap() = value;

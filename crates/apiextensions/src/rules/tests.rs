@@ -44,7 +44,7 @@ fn object(spec: Value) -> Value {
 }
 
 #[test]
-fn rules_of_new_objects() {
+fn evaluates_rules_of_new_objects() {
     expect![[r#"
         spec: Invalid value: large crontabs need an image
         spec.size: Invalid value: size must be a number, not big
@@ -66,7 +66,7 @@ fn rules_of_new_objects() {
 }
 
 #[test]
-fn rules_of_changes() {
+fn evaluates_transition_rules() {
     let old = object(
         json!({"cronSpec": "x", "image": "i", "replicas": 4, "ports": [{"name": "a", "port": 1}, {"name": "b", "port": 2}]}),
     );

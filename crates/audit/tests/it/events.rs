@@ -103,7 +103,7 @@ fn texts_are_escaped_as_gos_encoder_does() {
 }
 
 #[test]
-fn the_older_form() {
+fn writes_the_legacy_format() {
     expect![[r#"
         2026-01-02T03:04:05.123456Z AUDIT: id="a-1" stage="ResponseComplete" ip="10.0.0.1" method="create" user="jane" groups="\"dev\",\"say \\\"hi\\\"\"" as="joe" asgroups="<lookup>" user-agent="kubectl/v1.37" namespace="ns" uri="/api/v1/namespaces/ns/pods?dryRun=All" response="409"
         2026-01-02T03:04:05.123456Z AUDIT: id="a-1" stage="RequestReceived" ip="<unknown>" method="create" user="<none>" groups="<none>" as="<self>" asgroups="<lookup>" user-agent="" namespace="<none>" uri="/api/v1/namespaces/ns/pods?dryRun=All" response="<deferred>""#]].assert_eq(&[event().line(), bare().line()].join("\n"));
@@ -174,7 +174,7 @@ fn bodies_are_compact() {
 }
 
 #[test]
-fn where_requests_come_from() {
+fn records_source_addresses() {
     let show = |forwarded: &str, real: &str, remote: &str| {
         let given = |text| Some(text).filter(|t: &&str| !t.is_empty());
         format!("{:?}", source_ips(given(forwarded), given(real), remote.parse().unwrap()))

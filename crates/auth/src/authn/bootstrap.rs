@@ -131,7 +131,7 @@ mod tests {
     }
 
     #[test]
-    fn good_and_bad_ones() {
+    fn accepts_valid_and_rejects_invalid_tokens() {
         let good = "abcdef.0123456789abcdef";
         let user = ask(good, |_| {}).unwrap();
         assert_eq!(user.name, "system:bootstrap:abcdef");

@@ -51,7 +51,7 @@ mod tests {
     use crate::authn::testing::ec_key;
 
     #[test]
-    fn documents() {
+    fn publishes_each_key_once() {
         let key = ec_key().public;
         let set = KeySet::new([key.clone(), key.clone()]);
         let documents = IssuerDocuments::new("https://i", "https://a/openid/v1/jwks", &set).unwrap();

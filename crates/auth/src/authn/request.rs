@@ -241,7 +241,7 @@ mod tests {
     const ALICE: &str = r#"alice ["system:authenticated"] 0"#;
 
     #[test]
-    fn bearer_tokens() {
+    fn accepts_bearer_tokens_in_any_case() {
         let no_certificates = Certificates::default();
         let ask = |value: &str| ask(&no_certificates, &[("authorization", value)]);
         for good in ["Bearer good", "bearer good", " BEARER good x"] {
@@ -286,7 +286,7 @@ mod tests {
     }
 
     #[test]
-    fn websocket_protocols() {
+    fn accepts_tokens_in_websocket_protocols() {
         let ask = |protocols: &str| {
             let upgrade = [("connection", "keep-alive, Upgrade"), ("upgrade", "websocket")];
             ask(&Certificates::default(), &[&upgrade[..], &[("sec-websocket-protocol", protocols)]].concat())

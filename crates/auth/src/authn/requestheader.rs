@@ -155,7 +155,7 @@ mod tests {
     }
 
     #[test]
-    fn names_a_user() {
+    fn reads_user_groups_and_extra() {
         let rule = RequestHeader::default();
         let mut map = headers(&[
             ("X-Remote-User", "alice"),

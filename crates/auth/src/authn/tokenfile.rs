@@ -114,7 +114,7 @@ mod tests {
     use proptest::prelude::*;
 
     #[test]
-    fn users_of_a_file() {
+    fn reads_the_users_of_a_file() {
         let text = "t1,alice,1\r\n\nt2,bob,2,\"devs,ops\"\n,mallory,3\nt3,\"c \"\"d\"\"\",4,solo";
         let file = TokenFile::parse("f", text).unwrap();
         let ask = |token: &str| {
@@ -128,7 +128,7 @@ mod tests {
     }
 
     #[test]
-    fn bad_files() {
+    fn rejects_malformed_files() {
         let refused = |text: &str| TokenFile::parse("f", text).err().unwrap().to_string();
         assert_eq!(
             refused("a,b\n"),

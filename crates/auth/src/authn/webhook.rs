@@ -120,7 +120,7 @@ mod tests {
     }
 
     #[test]
-    fn answers_are_kept() {
+    fn caches_answers() {
         let world = World::default();
         let user = json!({"username": "alice", "uid": "1", "groups": ["g"], "extra": {"k": ["v"]}});
         let (verdicts, asked) = ask(&world, vec![Ok(json!({"authenticated": true, "user": user}))], 2);
@@ -134,7 +134,7 @@ mod tests {
     }
 
     #[test]
-    fn failures_are_not() {
+    fn does_not_cache_failures() {
         let world = World::default();
         let answers =
             vec![Err("down".into()), Ok(json!({"error": "no"})), Ok(json!({"authenticated": false}))];

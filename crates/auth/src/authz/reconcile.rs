@@ -122,7 +122,7 @@ mod tests {
     }
 
     #[test]
-    fn bindings() {
+    fn recreates_bindings_with_another_role() {
         let binding = |role: &str, subjects: Value| json!({"metadata": {"name": "b"}, "roleRef": {"kind": "ClusterRole", "name": role}, "subjects": subjects});
         let expected = binding("a", json!([{"name": "x"}]));
         assert_eq!(reconcile(Some(&binding("b", json!([]))), &expected), Action::Recreate);

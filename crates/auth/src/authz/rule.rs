@@ -269,7 +269,7 @@ mod tests {
     }
 
     #[test]
-    fn lines_of_a_message() {
+    fn lists_rules_in_a_message() {
         let wanted = [rule("get,list apps,core x,y n"), rule("get,put path /b,/a"), rule("watch core x n")];
         expect_test::expect![[r#"
             {APIGroups:[""], Resources:["x"], ResourceNames:["n"], Verbs:["get" "list" "watch"]}

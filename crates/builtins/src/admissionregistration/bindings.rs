@@ -105,7 +105,7 @@ mod tests {
     use serde_json::json;
 
     #[test]
-    fn rules_and_row() {
+    fn rejects_invalid_fields_and_prints_a_row() {
         let b = json!({"metadata": {"name": "b"}, "spec": {"policyName": "p", "paramRef": {"name": "n", "namespace": "x"},
             "validationActions": ["Deny", "Warn", "Deny"]}});
         expect![[r#"

@@ -137,7 +137,7 @@ mod tests {
     use serde_json::json;
 
     #[test]
-    fn rules_and_row() {
+    fn rejects_invalid_fields_and_prints_a_row() {
         let p = json!({"metadata": {"name": "p"}, "spec": {"reinvocationPolicy": "Never", "matchConstraints": {"resourceRules": [{
             "operations": ["DELETE"], "apiGroups": [""], "apiVersions": ["v1"], "resources": ["pods"]}]},
             "mutations": [{"patchType": "JSONPatch", "applyConfiguration": {}}]}});

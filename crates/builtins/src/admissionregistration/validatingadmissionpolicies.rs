@@ -211,7 +211,7 @@ mod tests {
     use expect_test::expect;
 
     #[test]
-    fn rules_and_row() {
+    fn rejects_invalid_fields_and_prints_a_row() {
         let bad = json!({"metadata": {"name": "p"}, "spec": {"paramKind": {"apiVersion": "a/b/c"}, "matchConstraints": {},
             "variables": [{"name": "for"}], "auditAnnotations": [{"key": "k"}]}});
         expect![[r#"

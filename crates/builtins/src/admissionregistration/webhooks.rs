@@ -165,7 +165,7 @@ mod tests {
     use serde_json::json;
 
     #[test]
-    fn defaults_and_row() {
+    fn fills_in_defaults_and_prints_a_row() {
         let w = json!({"webhooks": [{"name": "a.b.c", "rules": [{}], "clientConfig": {"service": {}}}]});
         expect![[r#"
             {
@@ -196,7 +196,7 @@ mod tests {
     }
 
     #[test]
-    fn errors() {
+    fn rejects_invalid_fields() {
         let w = json!({"webhooks": [{"name": "a", "sideEffects": "Some", "timeoutSeconds": 31, "admissionReviewVersions": ["v2"],
             "rules": [{"operations": ["*", "X"], "apiGroups": [""], "apiVersions": ["v1"], "resources": ["*", "pods"]}],
             "clientConfig": {"url": "http://u@h/?q#f"}}]});

@@ -163,7 +163,7 @@ mod tests {
     use expect_test::expect;
 
     #[test]
-    fn rules_and_row() {
+    fn rejects_invalid_fields_and_prints_a_row() {
         let bad = json!({"metadata": {"name": "x"}, "spec": {"version": "v1", "group": "a.io", "service": {}, "insecureSkipTLSVerify": true, "caBundle": "eA=="}});
         expect![[r#"
             metadata.name: Invalid value: "x": must be `spec.version+"."+spec.group`: "v1.a.io"

@@ -82,7 +82,7 @@ mod tests {
     use serde_json::json;
 
     #[test]
-    fn validates_and_prints() {
+    fn rejects_changes_and_prints_a_row() {
         let w = TestContext::default();
         let r = json!({
             "metadata": {"name": "r", "creationTimestamp": "2026-01-02T03:04:00Z", "ownerReferences": [

@@ -280,7 +280,7 @@ mod tests {
     }
 
     #[test]
-    fn validates() {
+    fn rejects_invalid_fields() {
         let w = TestContext::default();
         let mut ds = set();
         assert_eq!(show(&DaemonSets.validate_create(&w.ctx(&ds, "", "v1"), &ds)), "");

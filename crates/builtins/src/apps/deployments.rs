@@ -237,7 +237,7 @@ mod tests {
     }
 
     #[test]
-    fn validates() {
+    fn rejects_invalid_fields() {
         let w = TestContext::default();
         let good = deployment(|_| {});
         assert_eq!(show(&Deployments.validate_create(&w.ctx(&good, "", "v1"), &good)), "");
@@ -284,7 +284,7 @@ mod tests {
     }
 
     #[test]
-    fn prints() {
+    fn prints_a_row() {
         let w = TestContext::default();
         let mut d = deployment(|_| {});
         d["status"] = json!({"readyReplicas": 1, "updatedReplicas": 1, "availableReplicas": 1});

@@ -119,7 +119,7 @@ mod tests {
     use expect_test::expect;
 
     #[test]
-    fn defaults_validates_prints() {
+    fn fills_in_defaults_rejects_invalid_fields_and_prints_a_row() {
         let w = TestContext::default();
         let mut rs = json!({
             "metadata": {"name": "rs", "creationTimestamp": "2026-01-02T00:04:05Z"},

@@ -300,7 +300,7 @@ mod tests {
     }
 
     #[test]
-    fn defaults() {
+    fn fills_in_defaults() {
         let mut s = set();
         s["spec"]["template"].take();
         expect![[r#"{"persistentVolumeClaimRetentionPolicy":{"whenDeleted":"Retain","whenScaled":"Retain"},"podManagementPolicy":"OrderedReady","replicas":1,"revisionHistoryLimit":10,"selector":{"matchLabels":{"a":"b"}},"serviceName":"","template":null,"updateStrategy":{"rollingUpdate":{"partition":0},"type":"RollingUpdate"},"volumeClaimTemplates":[{"apiVersion":"v1","kind":"PersistentVolumeClaim","metadata":{"name":"data"},"spec":{"accessModes":["ReadWriteOnce"],"resources":{"requests":{"storage":"1Gi"}},"volumeMode":"Filesystem"},"status":{"phase":"Pending"}}]}"#]]
@@ -308,7 +308,7 @@ mod tests {
     }
 
     #[test]
-    fn validates() {
+    fn rejects_forbidden_changes() {
         let w = TestContext::default();
         let s = set();
         assert_eq!(show(&StatefulSets.validate_create(&w.ctx(&s, "", "v1"), &s)), "");

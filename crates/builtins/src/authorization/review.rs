@@ -247,7 +247,7 @@ mod tests {
     }
 
     #[test]
-    fn selectors() {
+    fn reads_field_and_label_selectors() {
         let deps = with();
         let review = selfsubjectaccessreviews::def(&deps);
         let ask = |field: Value, label: Value| {
@@ -288,7 +288,7 @@ mod tests {
     }
 
     #[test]
-    fn reviews() {
+    fn answers_reviews_of_users_and_rules() {
         let (fixture, deps) = (TestContext::default(), with());
         let get = json!({"verb": "get", "resource": "pods", "namespace": "n"});
         let sar = subjectaccessreviews::def(&deps);

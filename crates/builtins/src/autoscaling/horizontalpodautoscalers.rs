@@ -251,7 +251,7 @@ mod tests {
     }
 
     #[test]
-    fn defaults_validates_prints() {
+    fn fills_in_defaults_accepts_valid_fields_and_prints_a_row() {
         let w = TestContext::default();
         let h = hpa(|h| h["spec"]["behavior"] = json!({"scaleDown": {"stabilizationWindowSeconds": 60}}));
         assert_eq!(show(&Autoscalers.validate_create(&w.ctx(&h, "", "v2"), &h)), "");
@@ -262,7 +262,7 @@ mod tests {
     }
 
     #[test]
-    fn refuses() {
+    fn rejects_invalid_fields() {
         let w = TestContext::default();
         let bad = hpa(|h| {
             h["spec"] = json!({

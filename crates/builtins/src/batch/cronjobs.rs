@@ -243,7 +243,7 @@ mod tests {
     }
 
     #[test]
-    fn validates() {
+    fn rejects_invalid_fields() {
         let w = TestContext::default();
         let good = cron_job(|_| {});
         assert_eq!(show(&CronJobs.validate_create(&w.ctx(&good, "", "v1"), &good)), "");
@@ -267,7 +267,7 @@ mod tests {
     }
 
     #[test]
-    fn prints() {
+    fn prints_a_row() {
         let w = TestContext::default();
         let mut c = cron_job(|_| {});
         c["status"] = json!({"active": [{}], "lastScheduleTime": "2026-01-02T03:04:00Z"});

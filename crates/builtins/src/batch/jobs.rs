@@ -393,7 +393,7 @@ mod tests {
     }
 
     #[test]
-    fn validates() {
+    fn rejects_invalid_fields() {
         let w = TestContext::default();
         let j = new_job(|j| {
             j["spec"]["template"]["spec"]["restartPolicy"] = "Always".into();
@@ -475,7 +475,7 @@ mod tests {
     }
 
     #[test]
-    fn prints() {
+    fn prints_a_row() {
         let w = TestContext::default();
         let mut j = new_job(|_| {});
         j["status"] = json!({"startTime": "2026-01-02T03:01:05Z", "completionTime": "2026-01-02T03:02:05Z", "succeeded": 1,

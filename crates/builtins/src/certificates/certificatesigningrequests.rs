@@ -327,7 +327,7 @@ mod tests {
     use expect_test::expect;
 
     #[test]
-    fn rules() {
+    fn rejects_invalid_fields() {
         let bad = json!({"spec": {"request": "eA==", "usages": ["x", "signing", "signing"], "signerName": "foo", "expirationSeconds": 5}});
         expect![[r#"
             spec.request: Invalid value: "eA==": PEM block type must be CERTIFICATE REQUEST

@@ -142,7 +142,7 @@ mod tests {
     use serde_json::json;
 
     #[test]
-    fn rules_and_row() {
+    fn rejects_invalid_fields_and_prints_a_row() {
         let b = json!({"metadata": {"name": "a:b"}, "spec": {"signerName": "x.io/y", "trustBundle": "zzz"}});
         expect![[r#"
             metadata.name: Invalid value: "a:b": ClusterTrustBundle for signerName x.io/y must be named with prefix x.io:y:

@@ -340,7 +340,7 @@ mod tests {
     }
 
     #[test]
-    fn rules_and_row() {
+    fn rejects_invalid_fields_and_prints_a_row() {
         expect!["spec: Invalid value: exactly one of (stubPKCS10Request) or (pkixPublicKey, proofOfPossession) must be set"]
             .assert_eq(&create_errors(&def(), request()));
         let mut new = request();

@@ -97,7 +97,7 @@ mod tests {
     use serde_json::json;
 
     #[test]
-    fn keys_and_size() {
+    fn rejects_invalid_keys_and_too_much_data() {
         let cm = json!({"data": {"a b": "x", "k": "v"}, "binaryData": {"k": "AAAA", "ok": "AAAA"}});
         expect![[r#"
             data[a b]: Invalid value: "a b": a valid config key must consist of alphanumeric characters, '-', '_' or '.' (e.g. 'key.name',  or 'KEY_NAME',  or 'key-name', regex used for validation is '[-._a-zA-Z0-9]+')
@@ -108,7 +108,7 @@ mod tests {
     }
 
     #[test]
-    fn immutable() {
+    fn rejects_changes_of_immutable_data() {
         let old = json!({"immutable": true, "data": {"a": "1"}});
         assert_eq!(update_errors(&def(), "", old.clone(), old.clone()), "");
         expect![[r#"
@@ -119,7 +119,7 @@ mod tests {
     }
 
     #[test]
-    fn table() {
+    fn prints_a_row() {
         let cm = json!({"metadata": {"name": "c"}, "data": {"a": "1"}, "binaryData": {"b": "AA=="}});
         assert_eq!(row(&def(), &cm), "c | 2 | <unknown>");
     }

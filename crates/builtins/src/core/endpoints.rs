@@ -156,7 +156,7 @@ mod tests {
     use serde_json::json;
 
     #[test]
-    fn errors() {
+    fn rejects_invalid_fields() {
         let bad = json!({"subsets": [{}, {"addresses": [{"ip": "127.0.0.1", "hostname": "A_"}, {"ip": "x"}],
             "ports": [{"port": 0}, {"port": 1, "name": "ok", "protocol": "X"}]}]});
         expect![[r#"
@@ -172,7 +172,7 @@ mod tests {
     }
 
     #[test]
-    fn table() {
+    fn prints_a_row() {
         let ep = json!({"metadata": {"name": "e"}, "subsets": [{"addresses": [{"ip": "10.0.0.1"}, {"ip": "10.0.0.2"}],
             "ports": [{"port": 80}, {"port": 443}]}]});
         assert_eq!(row(&def(), &ep), "e | 10.0.0.1:80,10.0.0.2:80,10.0.0.1:443 + 1 more... | <unknown>");

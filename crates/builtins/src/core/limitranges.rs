@@ -193,7 +193,7 @@ mod tests {
     use serde_json::json;
 
     #[test]
-    fn defaults() {
+    fn fills_in_defaults() {
         expect![[r#"
             {
               "spec": {
@@ -224,7 +224,7 @@ mod tests {
     }
 
     #[test]
-    fn errors() {
+    fn rejects_invalid_fields() {
         let bad = json!({"spec": {"limits": [
             {"type": "Pod", "min": {"cpu": "2"}, "max": {"cpu": "1", "foo": "1"}, "default": {"cpu": "1"}},
             {"type": "PersistentVolumeClaim"},

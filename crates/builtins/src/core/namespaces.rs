@@ -163,7 +163,7 @@ mod tests {
     use expect_test::expect;
 
     #[test]
-    fn creation() {
+    fn adds_label_finalizer_and_phase_on_create() {
         expect![[r#"
             {
               "metadata": {
@@ -207,7 +207,7 @@ mod tests {
     }
 
     #[test]
-    fn table() {
+    fn prints_a_row() {
         let ns = json!({"metadata": {"name": "a", "creationTimestamp": "2026-01-02T03:00:05Z"}, "status": {"phase": "Active"}});
         assert_eq!(row(&def(), &ns), "a | Active | 4m");
     }

@@ -336,7 +336,7 @@ mod tests {
     use serde_json::json;
 
     #[test]
-    fn defaults() {
+    fn fills_in_defaults() {
         expect![[r#"
             {
               "metadata": {
@@ -368,7 +368,7 @@ mod tests {
     }
 
     #[test]
-    fn errors() {
+    fn rejects_invalid_fields() {
         let bad = json!({"spec": {"taints": [{"key": "a", "effect": "NoSchedule"}, {"key": "a", "effect": "NoSchedule"}, {"key": "b"}],
             "podCIDRs": ["10.0.0.0/24", "10.0.1.0/24"]}, "status": {"capacity": {"pods": "1500m", "cpu": "-1"}}});
         expect![[r#"
@@ -413,7 +413,7 @@ mod tests {
     }
 
     #[test]
-    fn table() {
+    fn prints_a_row() {
         let node = json!({
             "metadata": {"name": "n", "labels": {"node-role.kubernetes.io/control-plane": "", "kubernetes.io/role": "x"}},
             "spec": {"unschedulable": true},

@@ -368,7 +368,7 @@ mod tests {
     }
 
     #[test]
-    fn creation() {
+    fn fills_in_defaults_on_create() {
         expect![[r#"
             {
               "metadata": {
@@ -405,7 +405,7 @@ mod tests {
     }
 
     #[test]
-    fn updates() {
+    fn rejects_changes_of_the_spec() {
         let mut new = pvc();
         new["spec"]["volumeName"] = "pv".into();
         assert_eq!(update_errors(&def(), "", new.clone(), pvc()), "");
@@ -419,7 +419,7 @@ mod tests {
     }
 
     #[test]
-    fn table() {
+    fn prints_a_row() {
         let mut c = pvc();
         c["spec"]["volumeName"] = "pv".into();
         c["status"] =

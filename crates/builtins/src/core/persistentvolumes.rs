@@ -514,7 +514,7 @@ mod tests {
     }
 
     #[test]
-    fn creation() {
+    fn fills_in_defaults_on_create() {
         expect![[r#"
             {
               "metadata": {
@@ -563,7 +563,7 @@ mod tests {
     }
 
     #[test]
-    fn errors() {
+    fn rejects_invalid_fields() {
         let bad = json!({"spec": {"accessModes": ["x", "ReadWriteOncePod", "ReadWriteOnce"], "volumeMode": "y", "local": {"path": "/../a"}, "nfs": {"path": "a"}}});
         expect![[r#"
             spec.accessModes: Unsupported value: "x": supported values: "ReadOnlyMany", "ReadWriteMany", "ReadWriteOnce", "ReadWriteOncePod"
@@ -585,7 +585,7 @@ mod tests {
     }
 
     #[test]
-    fn table() {
+    fn prints_a_row() {
         let mut p = pv();
         p["spec"]["claimRef"] = json!({"namespace": "a", "name": "b"});
         p["status"] = json!({"phase": "Bound"});

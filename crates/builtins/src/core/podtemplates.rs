@@ -79,7 +79,7 @@ mod tests {
     use serde_json::json;
 
     #[test]
-    fn defaults_validates_prints() {
+    fn fills_in_defaults_rejects_invalid_fields_and_prints_a_row() {
         let w = TestContext::default();
         let mut t = json!({"metadata": {"name": "t"}, "template": {"metadata": {"labels": {"a": "b"}},
             "spec": {"containers": [{"name": "c", "image": "i:1"}]}}});

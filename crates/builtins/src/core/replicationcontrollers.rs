@@ -149,7 +149,7 @@ mod tests {
     use expect_test::expect;
 
     #[test]
-    fn defaults_validates_prints() {
+    fn fills_in_defaults_rejects_invalid_fields_and_prints_a_row() {
         let w = TestContext::default();
         let mut rc = json!({
             "metadata": {"name": "rc", "creationTimestamp": "2026-01-02T03:00:05Z"},

@@ -194,7 +194,7 @@ mod tests {
     use expect_test::expect;
 
     #[test]
-    fn errors() {
+    fn rejects_invalid_fields() {
         let bad = json!({"spec": {"hard": {"foo": "1", "pods": "1500m", "cpu": "1"}, "scopes": ["BestEffort", "NotBestEffort", "x"],
             "scopeSelector": {"matchExpressions": [{"scopeName": "Terminating", "operator": "In"}]}}});
         expect![[r#"
@@ -214,7 +214,7 @@ mod tests {
     }
 
     #[test]
-    fn table() {
+    fn prints_a_row() {
         let q = json!({"metadata": {"name": "q"}, "status": {"hard": {"pods": "3", "limits.cpu": "2"}, "used": {"pods": "1"}}});
         assert_eq!(row(&def(), &q), "q | pods: 1/3 | limits.cpu: 0/2 | <unknown>");
     }

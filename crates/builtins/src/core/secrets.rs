@@ -213,7 +213,7 @@ mod tests {
     }
 
     #[test]
-    fn immutable() {
+    fn rejects_changes_of_immutable_data() {
         let old = json!({"immutable": true, "data": {"a": "MQ=="}});
         expect![[r#"
             type: Invalid value: "x": field is immutable
@@ -223,7 +223,7 @@ mod tests {
     }
 
     #[test]
-    fn table() {
+    fn prints_a_row() {
         let s = json!({"metadata": {"name": "s"}, "type": "Opaque", "data": {"a": "MQ=="}});
         assert_eq!(row(&def(), &s), "s | Opaque | 1 | <unknown>");
     }

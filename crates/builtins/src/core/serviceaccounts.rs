@@ -219,14 +219,14 @@ mod tests {
     use expect_test::expect;
 
     #[test]
-    fn lifetimes() {
+    fn rejects_lifetimes_outside_of_the_limits() {
         expect!["spec.expirationSeconds: Invalid value: 1: may not specify a duration less than 10 minutes"]
             .assert_eq(&show(&validate_request(&json!({"expirationSeconds": 1}))));
         assert!(validate_request(&json!({"expirationSeconds": 3600})).is_empty());
     }
 
     #[test]
-    fn table() {
+    fn prints_a_row() {
         let deps = crate::shared::testing::deps();
         assert_eq!(row(&def(&deps), &json!({"metadata": {"name": "sa"}})), "sa | <unknown>");
     }

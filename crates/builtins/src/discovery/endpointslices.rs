@@ -260,7 +260,7 @@ mod tests {
     use serde_json::json;
 
     #[test]
-    fn rules() {
+    fn rejects_invalid_fields() {
         let bad = json!({"addressType": "IPv4", "ports": [{"port": 1}, {"port": 2}],
             "endpoints": [{"addresses": []}, {"addresses": ["fd00::1", "127.0.0.1", "x"]}]});
         expect![[r#"
@@ -277,7 +277,7 @@ mod tests {
     }
 
     #[test]
-    fn table() {
+    fn prints_a_row() {
         let s = json!({"metadata": {"name": "s"}, "addressType": "IPv4", "ports": [{"port": 80}],
             "endpoints": [{"addresses": ["10.0.0.1"]}, {"addresses": ["10.0.0.2"]}, {"addresses": ["10.0.0.3"]}, {"addresses": ["10.0.0.4"]}]});
         assert_eq!(row(&def(), &s), "s | IPv4 | 80 | 10.0.0.1,10.0.0.2,10.0.0.3 + 1 more... | <unknown>");

@@ -343,7 +343,7 @@ mod tests {
     }
 
     #[test]
-    fn rules() {
+    fn rejects_invalid_fields() {
         assert_eq!(create_errors(&core(TTL), stored()), "");
         let mut bad = stored();
         bad["involvedObject"]["namespace"] = "x".into();
@@ -366,7 +366,7 @@ mod tests {
     }
 
     #[test]
-    fn table() {
+    fn prints_a_row() {
         assert_eq!(
             row(&core(TTL), &stored()),
             "5s | Normal | Started | pod/p |  | kubelet, node | hi | 4m | 3 | e"

@@ -301,7 +301,7 @@ mod tests {
     use expect_test::expect;
 
     #[test]
-    fn rules_and_row() {
+    fn rejects_invalid_fields_and_prints_a_row() {
         let bad = json!({"metadata": {"name": "f"}, "spec": {"matchingPrecedence": 1, "rules": [{}, {"subjects": [{"kind": "User", "group": {"name": "g"}}],
             "nonResourceRules": [{"verbs": ["*", "get"], "nonResourceURLs": ["x"]}], "resourceRules": [{"verbs": ["x"], "apiGroups": [""], "resources": ["*", "a"]}]}]}});
         expect![[r#"

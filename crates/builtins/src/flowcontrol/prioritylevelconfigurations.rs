@@ -261,7 +261,7 @@ mod tests {
     use expect_test::expect;
 
     #[test]
-    fn rules_and_row() {
+    fn rejects_invalid_fields_and_prints_a_row() {
         let of = |spec: Value| json!({"metadata": {"name": "p"}, "spec": spec});
         let queue =
             of(json!({"type": "Limited", "limited": {"limitResponse": {"type": "Queue", "queuing": {}}}}));

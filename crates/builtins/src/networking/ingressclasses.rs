@@ -111,7 +111,7 @@ mod tests {
     use serde_json::json;
 
     #[test]
-    fn rules_and_row() {
+    fn rejects_invalid_fields_and_prints_a_row() {
         let bad = json!({"spec": {"controller": "x", "parameters": {"name": "a", "namespace": "b"}}});
         expect![[r#"
             spec.controller: Invalid value: "x": must be a domain-prefixed path (such as "acme.io/foo")

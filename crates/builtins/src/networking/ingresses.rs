@@ -272,7 +272,7 @@ mod tests {
     use expect_test::expect;
 
     #[test]
-    fn rules_and_row() {
+    fn rejects_invalid_fields_and_prints_a_row() {
         let bad = json!({"spec": {"defaultBackend": {}, "rules": [
             {"host": "1.2.3.4", "http": {"paths": [{"path": "a//b/..", "pathType": "Prefix", "backend": {"service": {"name": "s"}}}, {}]}},
             {"host": "*.Foo", "http": {}},

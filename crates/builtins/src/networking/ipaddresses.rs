@@ -100,7 +100,7 @@ mod tests {
     use serde_json::json;
 
     #[test]
-    fn rules_and_row() {
+    fn rejects_invalid_fields_and_prints_a_row() {
         assert_eq!(valid_name("FD00::1", false), [r#"must be in canonical form ("fd00::1")"#]);
         expect!["spec.parentRef: Required value"].assert_eq(&create_errors(&def(), json!({"spec": {}})));
         let a = json!({"metadata": {"name": "10.0.0.1"}, "spec": {"parentRef": {"resource": "services", "namespace": "n", "name": "s"}}});

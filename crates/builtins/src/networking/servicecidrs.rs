@@ -116,7 +116,7 @@ mod tests {
     use expect_test::expect;
 
     #[test]
-    fn rules_and_row() {
+    fn rejects_invalid_fields_and_prints_a_row() {
         let of = |c: &[&str]| json!({"metadata": {"name": "s"}, "spec": {"cidrs": c}});
         let all = [
             create_errors(&def(), of(&[])),

@@ -116,7 +116,7 @@ mod tests {
     use serde_json::json;
 
     #[test]
-    fn rules_and_row() {
+    fn rejects_invalid_fields_and_prints_a_row() {
         let bad = json!({"scheduling": {"tolerations": [{}, {"key": "a"}, {"key": "a"}]}});
         expect![[r#"
             handler: Required value

@@ -112,7 +112,7 @@ mod tests {
     use expect_test::expect;
 
     #[test]
-    fn validates_and_prints() {
+    fn rejects_invalid_fields_and_prints_a_row() {
         let w = TestContext::default();
         let b = json!({"metadata": {"name": "b", "creationTimestamp": "2026-01-02T03:00:05Z"},
             "spec": {"minAvailable": "50%", "selector": {"matchLabels": {"a": "b"}}}, "status": {"disruptionsAllowed": 1}});

@@ -17,7 +17,7 @@ mod tests {
     use serde_json::json;
 
     #[test]
-    fn rules() {
+    fn rejects_invalid_fields() {
         let bad = json!({"rules": [{"verbs": ["get"], "nonResourceURLs": ["/x"]}], "aggregationRule": {}});
         expect!["aggregationRule.clusterRoleSelectors: Required value: at least one clusterRoleSelector required if aggregationRule is non-nil"]
             .assert_eq(&create_errors(&def(&deps()), bad));

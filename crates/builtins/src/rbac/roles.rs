@@ -17,7 +17,7 @@ mod tests {
     use serde_json::{Value, json};
 
     #[test]
-    fn rules() {
+    fn rejects_invalid_fields() {
         let bad = json!({"rules": [{}, {"verbs": ["get"], "nonResourceURLs": ["/x"], "resources": ["y"]}]});
         expect![[r#"
             rules[0].verbs: Required value: verbs must contain at least one value

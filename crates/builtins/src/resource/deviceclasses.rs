@@ -76,7 +76,7 @@ mod tests {
     }
 
     #[test]
-    fn rules_and_row() {
+    fn rejects_invalid_fields_and_prints_a_row() {
         let bad = json!({"metadata": {"name": "c"}, "spec": {"selectors": [{}], "config": [{}], "extendedResourceName": "x"}});
         expect![[r#"
             spec.selectors[0].cel: Required value

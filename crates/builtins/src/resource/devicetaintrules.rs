@@ -133,7 +133,7 @@ mod tests {
     use crate::shared::testing::{create_errors, created, deps, row};
 
     #[test]
-    fn rules_and_row() {
+    fn rejects_invalid_fields_and_prints_a_row() {
         let def = def(&deps());
         let rule = json!({"metadata": {"name": "r"}, "spec": {"taint": {"key": "k", "effect": "NoExecute"}}});
         assert_eq!(create_errors(&def, rule.clone()), "");

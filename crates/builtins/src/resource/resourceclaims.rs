@@ -244,7 +244,7 @@ mod tests {
     }
 
     #[test]
-    fn rules_and_row() {
+    fn rejects_invalid_fields_and_prints_a_row() {
         expect![[r#"
             {
               "metadata": {
@@ -283,7 +283,7 @@ mod tests {
     }
 
     #[test]
-    fn status() {
+    fn rejects_invalid_changes_of_the_status() {
         let mut new = claim();
         new["status"] = json!({"reservedFor": [{"resource": "pods", "name": "p", "uid": "1"}]});
         assert_eq!(

@@ -81,7 +81,7 @@ mod tests {
     use serde_json::json;
 
     #[test]
-    fn rules_and_row() {
+    fn rejects_invalid_fields_and_prints_a_row() {
         let of = |n: &str| json!({"metadata": {"name": "t"}, "spec": {"spec": {"devices": {"requests": [{"name": n, "exactly": {"deviceClassName": "c"}}]}}}});
         assert_eq!(create_errors(&def(), of("a")), "");
         assert!(

@@ -259,7 +259,7 @@ mod tests {
     use serde_json::json;
 
     #[test]
-    fn rules_and_row() {
+    fn rejects_invalid_fields_and_prints_a_row() {
         let def = def(&deps());
         let ok = json!({"metadata": {"name": "s"}, "spec": {"driver": "d.io", "nodeName": "n", "pool": {"name": "p", "resourceSliceCount": 1},
             "devices": [{"name": "a", "attributes": {"model": {"string": "x"}}, "capacity": {"mem": {"value": "1Gi"}}}]}});

@@ -167,7 +167,7 @@ mod tests {
     }
 
     #[test]
-    fn rules() {
+    fn rejects_invalid_fields() {
         let errors = |spec| create_errors(&def(), group(spec));
         assert_eq!(errors(json!({"schedulingPolicy": gang(1)})), "");
         let bad = json!({"schedulingPolicy": {"basic": {}, "gang": {"minCount": 0}}, "priority": 2_000_000_000,

@@ -154,7 +154,7 @@ mod tests {
     use serde_json::json;
 
     #[test]
-    fn rules_and_row() {
+    fn rejects_invalid_fields_and_prints_a_row() {
         let of = |name: &str, v: i64| json!({"metadata": {"name": name}, "value": v});
         let all = [
             create_errors(&def(), of("system-node-critical", 2_000_001_000)),

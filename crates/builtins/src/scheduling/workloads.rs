@@ -139,7 +139,7 @@ mod tests {
     }
 
     #[test]
-    fn rules() {
+    fn rejects_invalid_fields() {
         assert_eq!(create_errors(&def(), workload(&[("a", 1), ("b", 2)])), "");
         let mut refers = workload(&[("a", 1)]);
         refers["spec"]["controllerRef"] = json!({"apiGroup": "A", "kind": "a/b"});

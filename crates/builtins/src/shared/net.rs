@@ -188,7 +188,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn sloppy_addresses() {
+    fn parses_addresses_with_leading_zeros() {
         assert_eq!(parse_ip_sloppy("010.0.0.01").map(|i| i.to_string()), Some("10.0.0.1".into()));
         assert_eq!(parse_ip_sloppy("::ffff:1.2.3.4").map(|i| i.to_string()), Some("1.2.3.4".into()));
         assert_eq!(parse_ip_sloppy("1.2.3"), None);
@@ -197,7 +197,7 @@ mod tests {
     }
 
     #[test]
-    fn blocks() {
+    fn blocks_contain_their_addresses() {
         let c = Cidr::parse_sloppy("10.96.0.0/12").unwrap();
         assert!(c.contains("10.111.255.255".parse().unwrap()));
         assert!(!c.contains("10.112.0.0".parse().unwrap()));
@@ -209,7 +209,7 @@ mod tests {
     }
 
     #[test]
-    fn strictness() {
+    fn rejects_addresses_that_are_not_canonical() {
         let p = Path::new("ip");
         let show = |e: ErrorList| e.iter().map(ToString::to_string).collect::<Vec<_>>().join("\n");
         expect_test::expect![[r#"

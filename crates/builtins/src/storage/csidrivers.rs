@@ -157,7 +157,7 @@ mod tests {
     }
 
     #[test]
-    fn rules_and_row() {
+    fn rejects_invalid_fields_and_prints_a_row() {
         expect![[r#"
             {
               "spec": {

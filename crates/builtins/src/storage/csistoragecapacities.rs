@@ -62,7 +62,7 @@ mod tests {
     use serde_json::json;
 
     #[test]
-    fn rules_and_row() {
+    fn rejects_invalid_fields_and_prints_a_row() {
         let c = json!({"metadata": {"name": "c"}, "storageClassName": "s", "capacity": "1Gi"});
         assert_eq!(create_errors(&def(), c.clone()), "");
         assert_eq!(row(&def(), &c), "c | null");

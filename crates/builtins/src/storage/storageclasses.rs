@@ -129,7 +129,7 @@ mod tests {
     use serde_json::json;
 
     #[test]
-    fn rules_and_row() {
+    fn rejects_invalid_fields_and_prints_a_row() {
         let bad = json!({"reclaimPolicy": "x", "volumeBindingMode": "y", "parameters": {"": "z"}});
         expect![[r#"
             provisioner: Required value

@@ -161,7 +161,7 @@ mod tests {
     use expect_test::expect;
 
     #[test]
-    fn rules_and_row() {
+    fn rejects_invalid_fields_and_prints_a_row() {
         expect![[r#"
             spec.attacher: Required value
             spec.source: Required value: must specify exactly one of inlineVolumeSpec and persistentVolumeName"#]]

@@ -68,7 +68,7 @@ mod tests {
     use serde_json::json;
 
     #[test]
-    fn rules_and_row() {
+    fn rejects_invalid_fields_and_prints_a_row() {
         expect![[r#"
             driverName: Required value
             parameters: Required value: must contain at least one key/value pair"#]]

@@ -124,7 +124,7 @@ mod tests {
     use expect_test::expect;
 
     #[test]
-    fn rules_and_row() {
+    fn rejects_invalid_fields_and_prints_a_row() {
         let of = |r: &str| json!({"metadata": {"name": "m"}, "spec": {"resource": {"group": "apps", "resource": r}}});
         assert_eq!(
             create_errors(&def(), of("")),

@@ -14,7 +14,7 @@ fn defs() -> Vec<ResourceDef> {
 
 /// As `kubectl api-resources -o wide` lists them.
 #[test]
-fn api_resources() {
+fn serves_upstreams_resources() {
     let mut out = String::new();
     let mut defs = defs();
     defs.sort_by_key(|d| (d.group.to_string(), d.plural.to_string()));

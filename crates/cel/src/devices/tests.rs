@@ -71,7 +71,7 @@ fn refuses_with_the_texts_of_upstream() {
 }
 
 #[test]
-fn looks_at_devices() {
+fn evaluates_selectors_of_devices() {
     let memory = Quantity::parse("40Gi").unwrap();
     let device = DeviceValue::new(
         "dra.example.com",

@@ -55,7 +55,7 @@ pub(super) fn table(expressions: &[&str]) -> String {
 
 #[test]
 #[expect(clippy::too_many_lines, reason = "a table")]
-fn operators() {
+fn evaluates_operators() {
     expect![[r#"
         1 + 2 * 3 - 4 / 2 % 3
             5 (5)
@@ -141,7 +141,7 @@ fn operators() {
 }
 
 #[test]
-fn comprehensions() {
+fn evaluates_comprehensions() {
     expect![[r#"
         [1, 2, 3].all(x, x > 0)
             true (16)
@@ -197,7 +197,7 @@ fn comprehensions() {
 }
 
 #[test]
-fn optionals() {
+fn evaluates_optionals() {
     expect![[r#"
         v.?n.orValue(0)
             3 (2)
@@ -245,7 +245,7 @@ fn optionals() {
 
 #[test]
 #[expect(clippy::too_many_lines, reason = "a table")]
-fn refusals() {
+fn rejects_invalid_expressions() {
     expect![[r#"
 
             ERROR: <input>:1:0: Syntax error: mismatched input '<EOF>' expecting {'[', '{', '(', '.', '-', '!', 'true', 'false', 'null', NUM_FLOAT, NUM_INT, NUM_UINT, STRING, BYTES, IDENTIFIER}

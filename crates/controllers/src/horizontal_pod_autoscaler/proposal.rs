@@ -307,7 +307,7 @@ mod tests {
     }
 
     #[test]
-    fn amounts() {
+    fn prints_amounts_as_quantities() {
         assert_eq!(
             [decimal(1500), decimal(2000), of_resource("memory", 1_024_000), of_resource("cpu", 250)],
             ["1500m", "2", "1Ki", "250m"]

@@ -237,7 +237,7 @@ mod tests {
     use serde_json::json;
 
     #[test]
-    fn values_of_pods() {
+    fn reads_the_values_of_pods() {
         let pod = |containers: Value| -> PodUsage {
             serde_json::from_value(json!({"metadata": {"name": "p"}, "timestamp": "2026-01-01T00:00:00Z",
                 "window": "15.5s", "containers": containers}))
@@ -260,7 +260,7 @@ mod tests {
     }
 
     #[test]
-    fn values_of_both_versions() {
+    fn reads_values_of_both_versions() {
         let read = |value: Value| serde_json::from_value::<MetricValue>(value).unwrap().metric();
         let new = read(json!({"value": "1500m", "windowSeconds": 5, "timestamp": "2026-01-01T00:00:00Z"}));
         let old = read(json!({"value": "2", "window": 7}));

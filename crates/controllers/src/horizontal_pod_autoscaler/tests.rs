@@ -201,7 +201,7 @@ async fn leaves_what_is_within_the_tolerance() {
 }
 
 #[tokio::test]
-async fn zero_replicas_and_bounds() {
+async fn keeps_zero_replicas_and_bounds() {
     let seen = [turn(played(0), autoscaler(cpu(40))).await, turn(played(12), autoscaler(cpu(40))).await, {
         let mut hpa = autoscaler(cpu(40));
         hpa["spec"]["minReplicas"] = 3.into();
@@ -279,7 +279,7 @@ fn value(value: &str) -> Value {
 }
 
 #[tokio::test]
-async fn metrics_of_all_kinds() {
+async fn scales_by_metrics_of_all_kinds() {
     let mut played = played(2);
     let base = "/apis/custom.metrics.k8s.io/v1beta2/namespaces/n";
     let mut second = value("300m");
@@ -319,7 +319,7 @@ async fn metrics_of_all_kinds() {
 }
 
 #[tokio::test]
-async fn metrics_that_fail() {
+async fn reports_metrics_that_fail() {
     let missing = json!([
         {"type": "Pods", "pods": {"metric": {"name": "rps"}, "target": {"type": "AverageValue", "averageValue": "200m"}}},
         {"type": "External", "external": {"metric": {"name": "queue"}, "target": {"type": "Value", "value": "42"}}},

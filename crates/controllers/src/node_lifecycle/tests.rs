@@ -245,7 +245,7 @@ fn new_and_removed_nodes_are_reported() {
 }
 
 #[test]
-fn states_of_zones() {
+fn computes_the_states_of_zones() {
     let state = |ready, unready| Counts { ready, unready }.disruption(&EvictionRates::default());
     assert_eq!(state(0, 0), Disruption::Normal);
     assert_eq!(state(0, 1), Disruption::Full);

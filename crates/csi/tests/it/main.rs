@@ -93,7 +93,7 @@ async fn a_plugin_registers() {
 }
 
 #[test]
-fn versions() {
+fn selects_the_highest_supported_version() {
     let of = |versions: &[&str]| {
         let versions: Vec<String> = versions.iter().map(|v| (*v).to_owned()).collect();
         highest_supported(&versions).map(|v| v.to_string())

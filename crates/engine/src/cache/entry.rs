@@ -518,7 +518,7 @@ mod tests {
     }
 
     #[test]
-    fn cluster_scope() {
+    fn reads_objects_without_a_namespace() {
         let e =
             Entry::from_stored("/p/n".into(), "/p/", b"{}", 7, Change::Added, &Fields::default()).unwrap();
         assert_eq!((e.namespace(), e.name(), e.uid()), ("", "n", ""));

@@ -331,7 +331,7 @@ fn prefix_of_key(key: &str) -> &str {
 #[cfg(test)]
 mod tests {
     #[test]
-    fn prefixes() {
+    fn finds_the_prefix_of_a_key() {
         assert_eq!(super::prefix_of_key("/registry/core/pods/ns/name"), "/registry/core/pods/");
         assert_eq!(super::prefix_of_key("/registry/core/nodes/name"), "/registry/core/nodes/");
         assert_eq!(super::prefix_of_key("/registry/core"), "/registry/core");

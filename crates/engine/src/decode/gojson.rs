@@ -224,7 +224,7 @@ mod tests {
     use super::explain;
 
     #[test]
-    fn texts() {
+    fn reports_syntax_errors_as_go() {
         let cases: &[(&str, &str)] = &[
             ("", "unexpected end of JSON input"),
             ("{", "unexpected end of JSON input"),

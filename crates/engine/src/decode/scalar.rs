@@ -105,7 +105,7 @@ mod tests {
     use serde_json::json;
 
     #[test]
-    fn as_go_yaml() {
+    fn resolves_scalars_as_go_yaml() {
         let cases = [
             ("", json!(null)),
             ("~", json!(null)),

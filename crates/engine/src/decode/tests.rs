@@ -46,7 +46,7 @@ fn check(want: &ExpectedKind<'_>, body: &str, directive: Directive, expect: Expe
 }
 
 #[test]
-fn media_types() {
+fn selects_the_syntax_by_media_type() {
     assert_eq!(syntax("").unwrap(), Syntax::Json);
     assert_eq!(syntax("application/json; charset=utf-8").unwrap(), Syntax::Json);
     assert_eq!(syntax("application/yaml").unwrap(), Syntax::Yaml);
@@ -60,7 +60,7 @@ fn media_types() {
 }
 
 #[test]
-fn protobuf_bodies() {
+fn decodes_protobuf_bodies() {
     let encoded = |api_version: &str, kind: &str| {
         let object =
             json!({"metadata": {"name": "a", "labels": {"k": "v"}}, "data": {"a": "b"}, "immutable": false});
@@ -103,7 +103,7 @@ fn protobuf_bodies() {
 }
 
 #[test]
-fn malformed_bodies() {
+fn rejects_malformed_bodies() {
     let cm = builtin("ConfigMap");
     check(
         &cm,
@@ -148,7 +148,7 @@ fn malformed_bodies() {
 }
 
 #[test]
-fn kinds_and_versions() {
+fn rejects_other_kinds_and_versions() {
     let cm = builtin("ConfigMap");
     check(
         &cm,
@@ -208,7 +208,7 @@ fn kinds_and_versions() {
 }
 
 #[test]
-fn strictness() {
+fn reports_unknown_and_duplicate_fields_as_requested() {
     let cm = builtin("ConfigMap");
     let body =
         r#"{"kind":"ConfigMap","apiVersion":"v1","spec":{"foo":1},"metadata":{"name":"a","name":"b"}}"#;
@@ -293,7 +293,7 @@ fn unknown_fields_of_elements_are_named_by_index() {
 }
 
 #[test]
-fn yaml_bodies() {
+fn decodes_yaml_bodies() {
     let cm = builtin("ConfigMap");
     expect![[r#"{"apiVersion":"v1","data":{"a":"1"},"kind":"ConfigMap","metadata":{"name":"x"}}"#]]
         .assert_eq(&run(&cm, Syntax::Yaml, "metadata:\n  name: x\ndata: {a: '1'}\n", Directive::Strict));
@@ -308,7 +308,7 @@ fn yaml_bodies() {
 }
 
 #[test]
-fn types() {
+fn rejects_values_of_wrong_types() {
     let cm = builtin("ConfigMap");
     let text = run(&cm, Syntax::Json, r#"{"data":{"a":1}}"#, Directive::Warn);
     assert!(

@@ -265,7 +265,7 @@ mod tests {
     }
 
     #[test]
-    fn documents() {
+    fn decodes_documents() {
         assert_eq!(
             value(
                 "# c\nkind: X\nmetadata: {name: a, labels: {on: yes, 1: 0x10}}\ns: 'yes'\nt: |\n  a\n  b\nl:\n- 1\n- a: b\n"
@@ -279,7 +279,7 @@ mod tests {
     }
 
     #[test]
-    fn anchors_and_merges() {
+    fn resolves_anchors_and_merges() {
         assert_eq!(
             value("base: &b {u: 1, v: 2}\nuse: {<<: *b, v: 3}\nlist: [*b]"),
             json!({"base":{"u":1,"v":2},"use":{"u":1,"v":3},"list":[{"u":1,"v":2}]})
@@ -287,7 +287,7 @@ mod tests {
     }
 
     #[test]
-    fn refused() {
+    fn rejects_several_documents_and_expanding_anchors() {
         assert_eq!(error("a: 1\n---\nb: 2\n"), "yaml: more than one document in the body");
         assert_eq!(error("a: &a [*a]"), "yaml: anchor value contains itself");
         let mut bomb = String::from("a0: &a0 [x,x,x,x,x,x,x,x,x,x]\n");
@@ -311,7 +311,7 @@ mod tests {
     }
 
     #[test]
-    fn duplicates() {
+    fn reports_duplicate_keys() {
         let parsed = parse(b"a: 1\nb:\n  c: 1\n  c: 2\na: 3\n").unwrap();
         assert_eq!(parsed.value, json!({"a":3,"b":{"c":2}}));
         assert_eq!(

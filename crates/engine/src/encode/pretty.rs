@@ -69,7 +69,7 @@ mod tests {
     use proptest::prelude::*;
 
     #[test]
-    fn indented() {
+    fn indents_json() {
         let json = br#"{"a":[1,{"b":"x, \"y\": {"}],"c":{},"d":[],"e":null}"#;
         expect![[r#"
             {

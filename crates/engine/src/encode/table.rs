@@ -132,7 +132,7 @@ mod tests {
     use serde_json::json;
 
     #[test]
-    fn cells_by_type() {
+    fn formats_cells_by_type() {
         let now = "2024-01-01T01:00:00Z".parse().unwrap();
         for (ty, value, want) in [
             ("string", json!("a"), json!("a")),

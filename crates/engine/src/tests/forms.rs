@@ -34,7 +34,7 @@ fn cut(mut table: Value) -> Value {
 }
 
 #[tokio::test]
-async fn objects() {
+async fn encodes_objects_and_their_metadata() {
     let w = world().await;
     let (_, text) = w.send_text(get(Accept::default(), "")).await;
     expect![[r#"
@@ -81,7 +81,7 @@ async fn objects() {
 }
 
 #[tokio::test]
-async fn tables() {
+async fn encodes_tables() {
     let w = world().await;
     let mut out = String::new();
     for query in ["", "includeObject=None", "includeObject=Object", "includeObject=All"] {
@@ -109,7 +109,7 @@ async fn tables() {
 }
 
 #[tokio::test]
-async fn table_watch() {
+async fn watches_as_tables() {
     let w = world().await;
     let query = "sendInitialEvents=true&resourceVersionMatch=NotOlderThan&allowWatchBookmarks=true&includeObject=None";
     let mut watch = w.watch_as("", query, TABLE).await;
@@ -135,7 +135,7 @@ async fn table_watch() {
 }
 
 #[tokio::test]
-async fn partial_watch() {
+async fn watches_metadata_alone() {
     let w = world().await;
     let mut watch = w.watch_as("x", "labelSelector=app=web", PARTIAL).await;
     w.put("x", "a", "", &[]).await;

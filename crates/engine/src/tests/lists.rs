@@ -15,7 +15,7 @@ async fn world() -> World {
 }
 
 #[tokio::test]
-async fn resource_versions() {
+async fn lists_at_the_requested_resource_version() {
     let w = world().await;
     let mut out = String::new();
     for query in [
@@ -65,7 +65,7 @@ async fn resource_versions() {
 }
 
 #[tokio::test]
-async fn exact_after_compaction() {
+async fn rejects_exact_lists_of_compacted_revisions() {
     let w = world().await;
     w.store.compact(4).await.unwrap();
     assert_eq!(
@@ -100,7 +100,7 @@ async fn chunks_show_one_state() {
 }
 
 #[tokio::test]
-async fn chunks_from_history() {
+async fn continues_at_the_revision_of_the_first_chunk() {
     let w = World::new().await;
     for i in 0..5 {
         w.put("x", &format!("n{i}"), "", &[]).await;
@@ -135,7 +135,7 @@ async fn a_token_expires_with_its_revision() {
 }
 
 #[tokio::test]
-async fn selectors() {
+async fn lists_what_selectors_match() {
     let w = world().await;
     let mut out = String::new();
     for (ns, query) in [
@@ -185,7 +185,7 @@ async fn selectors() {
 }
 
 #[tokio::test]
-async fn get_versions() {
+async fn gets_at_the_requested_resource_version() {
     let w = world().await;
     let mut out = String::new();
     for (name, query) in [

@@ -50,7 +50,7 @@ async fn send(w: &World, req: ApiRequest) -> (u16, &'static str, Vec<u8>) {
 }
 
 #[tokio::test]
-async fn objects_and_lists() {
+async fn encodes_objects_and_lists_in_protobuf() {
     let w = World::new().await;
     w.put("x", "a", "app=web", &[("color", "red")]).await;
     w.put("x", "b", "", &[]).await;
@@ -78,7 +78,7 @@ async fn objects_and_lists() {
 
 /// Beyond what is kept, elements are encoded again; the length that came first must still be right.
 #[tokio::test]
-async fn long_lists() {
+async fn streams_long_lists_in_protobuf() {
     // On a busy machine the cache may take its time with so much.
     let w = World::with(EngineOptions { read_wait: Duration::from_secs(20), ..options() }).await;
     let data = "x".repeat(900 << 10);
@@ -95,7 +95,7 @@ async fn long_lists() {
 }
 
 #[tokio::test]
-async fn watches() {
+async fn watches_in_protobuf() {
     let w = World::new().await;
     w.put("x", "a", "", &[("k", "1")]).await;
     let query = "sendInitialEvents=true&resourceVersionMatch=NotOlderThan&allowWatchBookmarks=true";

@@ -110,7 +110,7 @@ async fn hooks_api_reads_what_was_written() {
 
 /// Many clients count the same objects up; no increment is lost, and watchers see each step once.
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
-async fn concurrent_counters() {
+async fn counts_without_lost_updates() {
     const CLIENTS: u64 = 6;
     const STEPS: u64 = 25;
     let w = Arc::new(world().await);

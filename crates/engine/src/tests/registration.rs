@@ -180,7 +180,7 @@ async fn shutdown_ends_watches() {
 }
 
 #[tokio::test]
-async fn shared_storage() {
+async fn shares_the_storage_of_another_resource() {
     let w = World::new().await;
     let mut def = widgets();
     def.shares_storage_of = Some(GroupResource::new("", "secrets"));
@@ -248,7 +248,7 @@ async fn what_a_selector_does_not_want_is_not_decoded() {
 
 /// Hundreds of resources stay cheap: each change is visible at once, and lookups find the right group.
 #[tokio::test]
-async fn many_resources() {
+async fn registers_many_resources() {
     let w = World::new().await;
     for i in 0..300 {
         let mut def = widgets();

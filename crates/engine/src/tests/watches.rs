@@ -4,7 +4,7 @@ use super::*;
 use expect_test::expect;
 
 #[tokio::test]
-async fn begins() {
+async fn begins_at_the_requested_resource_version() {
     let w = World::new().await;
     w.put("x", "a", "", &[]).await; // 2
     w.put("x", "b", "", &[]).await; // 3
@@ -49,7 +49,7 @@ async fn begins() {
 }
 
 #[tokio::test]
-async fn invalid_options() {
+async fn rejects_invalid_options() {
     let w = World::new().await;
     for (query, text) in [
         (
@@ -168,7 +168,7 @@ async fn bookmarks_follow_the_store() {
 }
 
 #[tokio::test]
-async fn ends_in_time() {
+async fn ends_at_its_timeout() {
     let w = World::with(EngineOptions { min_request_timeout: Duration::from_millis(1), ..options() }).await;
     let cache = w.engine.registry().lookup("", "v1", "configmaps").unwrap().cache.clone();
     let mut watch = w.watch("", "resourceVersion=1&timeoutSeconds=60").await;

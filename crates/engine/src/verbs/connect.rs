@@ -166,7 +166,7 @@ mod tests {
 
     /// As Go writes them: nothing that is empty, but for the one field that always is there.
     #[test]
-    fn options_of_streams() {
+    fn reads_the_options_of_streams() {
         let seen = [
             options("PodExecOptions", "", "command=ls&command=-l&stdout=1&stdin=false&container=c"),
             options("PodExecOptions", "", "tty=true&container="),

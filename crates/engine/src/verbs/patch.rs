@@ -360,7 +360,7 @@ mod tests {
     use serde_json::json;
 
     #[test]
-    fn media_types() {
+    fn selects_the_kind_of_patch_by_media_type() {
         assert_eq!(Kind::of("application/merge-patch+json; charset=utf-8", true).unwrap(), Kind::Merge);
         assert_eq!(Kind::of(STRATEGIC, false).unwrap(), Kind::Strategic);
         let status = Kind::of("application/json", false).unwrap_err();

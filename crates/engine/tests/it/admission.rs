@@ -65,7 +65,7 @@ impl Admission for Labeller {
 }
 
 #[tokio::test]
-async fn every_write_passes() {
+async fn every_write_passes_admission() {
     let plugin = Arc::new(Labeller::default());
     let env = Env::with(vec![plugin.clone()]).await;
     let path = "v1/configmaps/default/a";

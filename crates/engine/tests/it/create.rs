@@ -52,7 +52,7 @@ async fn fills_metadata_and_answers_what_get_answers() {
 }
 
 #[tokio::test]
-async fn refusals() {
+async fn rejects_invalid_creates() {
     let env = Env::new().await;
     let mut out = String::new();
     let cases: Vec<(&str, Value)> = vec![
@@ -131,7 +131,7 @@ async fn refuses_names_that_no_path_can_have_where_a_kind_lets_all_through() {
 }
 
 #[tokio::test]
-async fn generated_names() {
+async fn generates_names() {
     let env = Env::new().await;
     let made = env.create("v1/configmaps/default", json!({"metadata": {"generateName": "gen-"}})).await;
     expect!["gen-n4gzd"].assert_eq(made.body["metadata"]["name"].as_str().unwrap());
@@ -300,7 +300,7 @@ async fn yaml_and_other_media_types() {
 }
 
 #[tokio::test]
-async fn custom_resources() {
+async fn creates_custom_resources() {
     let env = Env::new().await;
     let widget = json!({"apiVersion": "example.com/v2", "kind": "Widget", "metadata": {"name": "w"},
         "spec": {"length": 3, "other": 1}, "status": {"replicas": 4}});
@@ -351,7 +351,7 @@ async fn custom_resources() {
 }
 
 #[tokio::test]
-async fn reviews_and_calls() {
+async fn creates_reviews_without_storing_them() {
     let env = Env::new().await;
     let review = env.create("authentication.k8s.io/v1/tokenreviews", json!({"spec": {"token": "t"}})).await;
     expect![[r#"

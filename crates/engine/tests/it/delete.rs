@@ -17,7 +17,7 @@ fn pod(name: &str) -> Value {
 }
 
 #[tokio::test]
-async fn at_once() {
+async fn deletes_without_finalizers_immediately() {
     let env = Env::new().await;
     make(&env, "v1/configmaps/default", json!({"metadata": {"name": "a"}})).await;
     assert_eq!(env.delete("v1/configmaps/default/a?dryRun=All", "").await.code, 200);
@@ -57,7 +57,7 @@ async fn at_once() {
 }
 
 #[tokio::test]
-async fn preconditions_and_options() {
+async fn rejects_failed_preconditions_and_invalid_options() {
     let env = Env::new().await;
     make(&env, "v1/configmaps/default", json!({"metadata": {"name": "a"}})).await;
     let mut out = String::new();
@@ -92,7 +92,7 @@ async fn preconditions_and_options() {
 }
 
 #[tokio::test]
-async fn finalizers_hold_it() {
+async fn keeps_objects_with_finalizers() {
     let env = Env::new().await;
     let path = "v1/configmaps/default/a";
     make(&env, "v1/configmaps/default", json!({"metadata": {"name": "a", "finalizers": ["example.com/f"]}}))
@@ -152,7 +152,7 @@ async fn finalizers_hold_it() {
 }
 
 #[tokio::test]
-async fn propagation() {
+async fn sets_finalizers_for_the_propagation_policy() {
     let env = Env::new().await;
     let job = |name: &str| json!({"metadata": {"name": name}, "spec": {"template": {"spec": {"containers": [{"name": "c"}], "restartPolicy": "Never"}}}});
     let mut out = String::new();
@@ -185,7 +185,7 @@ async fn propagation() {
 }
 
 #[tokio::test]
-async fn gracefully() {
+async fn deletes_pods_gracefully() {
     let env = Env::new().await;
     let path = "v1/pods/default/p";
     make(&env, "v1/pods/default", pod("p")).await;
@@ -234,7 +234,7 @@ async fn namespaces_wait_for_their_own_finalizers() {
 }
 
 #[tokio::test]
-async fn collections() {
+async fn deletes_collections() {
     let env = Env::new().await;
     for (name, label) in [("a", "x"), ("b", "x"), ("c", "y"), ("d", "x")] {
         let cm = json!({"metadata": {"name": name, "labels": {"l": label}}});

@@ -14,7 +14,7 @@ async fn config_map(env: &Env) -> Value {
 const PATH: &str = "v1/configmaps/default/a";
 
 #[tokio::test]
-async fn three_kinds() {
+async fn applies_json_merge_and_strategic_patches() {
     let env = Env::new().await;
     config_map(&env).await;
     let a = env.patch("json", PATH, json!([{"op": "add", "path": "/data/j", "value": "x"}])).await;
@@ -37,7 +37,7 @@ async fn strategic_lists_merge_by_key() {
 }
 
 #[tokio::test]
-async fn refusals() {
+async fn rejects_invalid_patches() {
     let env = Env::new().await;
     let first = config_map(&env).await;
     let mut out = String::new();
@@ -248,7 +248,7 @@ async fn apply_dry_run_and_uid() {
 }
 
 #[tokio::test]
-async fn apply_to_status() {
+async fn applies_to_the_status() {
     let env = Env::new().await;
     let widget = json!({"apiVersion": "example.com/v1", "kind": "Widget", "metadata": {"name": "w"}, "spec": {"size": 1}});
     assert_eq!(env.create("example.com/v1/widgets/default", &widget).await.code, 201);

@@ -17,7 +17,7 @@ async fn deployment(env: &Env) -> Value {
 }
 
 #[tokio::test]
-async fn of_a_built_in() {
+async fn scales_a_built_in_resource() {
     let env = Env::new().await;
     deployment(&env).await;
     let scale = env.get(SCALE).await;
@@ -76,7 +76,7 @@ async fn of_a_built_in() {
 }
 
 #[tokio::test]
-async fn refusals() {
+async fn rejects_invalid_scales() {
     let env = Env::new().await;
     deployment(&env).await;
     let mut out = String::new();
@@ -102,7 +102,7 @@ async fn refusals() {
 }
 
 #[tokio::test]
-async fn of_a_custom_resource() {
+async fn scales_a_custom_resource() {
     let env = Env::new().await;
     let widget = |name: &str, spec: Value| json!({"apiVersion": "example.com/v1", "kind": "Widget", "metadata": {"name": name}, "spec": spec});
     let all = "example.com/v1/widgets/default";

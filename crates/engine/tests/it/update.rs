@@ -20,7 +20,7 @@ fn with(mut object: Value, path: &[&str], value: Value) -> Value {
 }
 
 #[tokio::test]
-async fn optimistic_concurrency() {
+async fn rejects_stale_resource_versions() {
     let env = Env::new().await;
     let first = config_map(&env).await;
     let put = env.put("v1/configmaps/default/a", with(first.clone(), &["data", "k"], json!("2"))).await;
@@ -51,7 +51,7 @@ async fn optimistic_concurrency() {
 }
 
 #[tokio::test]
-async fn no_change_no_write() {
+async fn writes_nothing_without_a_change() {
     let env = Env::new().await;
     let first = config_map(&env).await;
     let again = env.put("v1/configmaps/default/a", &first).await;
@@ -61,7 +61,7 @@ async fn no_change_no_write() {
 }
 
 #[tokio::test]
-async fn refusals() {
+async fn rejects_invalid_updates() {
     let env = Env::new().await;
     let first = config_map(&env).await;
     let mut out = String::new();
@@ -112,7 +112,7 @@ async fn system_fields_stay() {
 }
 
 #[tokio::test]
-async fn created_by_update() {
+async fn creates_by_update_where_the_kind_allows_it() {
     let env = Env::new().await;
     let lease = json!({"metadata": {"name": "l"}, "spec": {"holderIdentity": "me"}});
     let put = env.put("coordination.k8s.io/v1/leases/default/l", &lease).await;
@@ -200,7 +200,7 @@ async fn generation_follows_the_spec() {
 }
 
 #[tokio::test]
-async fn custom_resource_status() {
+async fn updates_the_status_of_custom_resources() {
     let env = Env::new().await;
     let widget = json!({"apiVersion": "example.com/v1", "kind": "Widget", "metadata": {"name": "w", "labels": {"a": "b"}}, "spec": {"size": 1}});
     let made = env.create("example.com/v1/widgets/default", widget).await.body;
@@ -344,7 +344,7 @@ async fn a_write_that_changes_nothing_still_migrates() {
 }
 
 #[tokio::test]
-async fn shared_storage() {
+async fn updates_objects_in_shared_storage() {
     let env = Env::new().await;
     let mirror = json!({"apiVersion": "mirror.example.com/v1", "kind": "ConfigMap", "metadata": {"name": "m"}, "data": {"a": "b"}});
     let made = env.create("mirror.example.com/v1/mirrors/default", &mirror).await;
@@ -366,7 +366,7 @@ async fn shared_storage() {
 }
 
 #[tokio::test]
-async fn too_large_objects() {
+async fn rejects_too_large_objects() {
     let store = MemoryOptions { max_txn_bytes: 4096, ..MemoryOptions::default() };
     let env = Env::on(store, vec![]).await;
     let big = "x".repeat(5000);

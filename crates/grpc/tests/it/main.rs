@@ -157,7 +157,7 @@ async fn only_sockets_are_replaced() {
 }
 
 #[test]
-fn endpoints() {
+fn parses_endpoints() {
     for (endpoint, path) in [
         ("unix:///run/plugin.sock", Some("/run/plugin.sock")),
         ("unix:/run/plugin.sock", Some("/run/plugin.sock")),

@@ -298,7 +298,7 @@ async fn every_version_of_one_object() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn defaults_of_versions() {
+async fn fills_in_the_defaults_of_each_version() {
     let ground = Ground::new(json!(["v1"])).await;
     for made in ["v1alpha1", "v1beta1", "v1beta2"] {
         let name = format!("defaulting-{made}");

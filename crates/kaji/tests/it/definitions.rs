@@ -57,7 +57,7 @@ async fn names_are_had_by_one() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn authorities_and_approvals() {
+async fn requires_approval_for_protected_groups() {
     let cluster = TestCluster::start(0).await;
     let api = Api(&cluster);
     let good = cluster.cluster.pki.ca.certificate.as_bytes();
@@ -118,7 +118,7 @@ fn object(kind: &str, name: &str, fields: Value) -> Value {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn lists_without_duplicates() {
+async fn rejects_duplicates_in_set_and_map_lists() {
     let cluster = TestCluster::start(0).await;
     let api = Api(&cluster);
     let integer = json!({"type": "integer"});
@@ -169,7 +169,7 @@ async fn lists_without_duplicates() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn embedded_objects() {
+async fn validates_embedded_objects() {
     let cluster = TestCluster::start(0).await;
     let api = Api(&cluster);
     let embedded = |inner: Value| {

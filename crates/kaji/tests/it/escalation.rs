@@ -148,7 +148,7 @@ fn tries(test: &TestCluster) -> Tries<'_> {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn by_roles_and_bindings() {
+async fn roles_and_bindings_do_not_escalate() {
     let test = world().await;
     let (rita, ann) = (person("rita"), person("ann"));
     let mut t = tries(&test);
@@ -245,7 +245,7 @@ async fn by_roles_and_bindings() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn by_acting_as_others() {
+async fn impersonation_does_not_escalate() {
     let test = world().await;
     let mut t = tries(&test);
     for (name, headers) in [
@@ -292,7 +292,7 @@ async fn by_acting_as_others() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn by_certificates_and_tokens() {
+async fn certificates_and_tokens_do_not_escalate() {
     let test = world().await;
     let (vera, ed) = (person("vera"), person("ed"));
     let mut t = tries(&test);
@@ -495,7 +495,7 @@ async fn by_pods_proxies_and_paths() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn as_a_node() {
+async fn nodes_do_not_escalate() {
     let test = world().await;
     let (node, imposter) = (user("system:node:one", &[NODES, AUTHENTICATED]), person("system:node:one"));
     ok(&test, &node, &format!("GET {TEAM}/secrets/one"), Value::Null).await;

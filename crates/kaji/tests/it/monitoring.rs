@@ -65,7 +65,7 @@ fn names(expression: &str) -> BTreeSet<String> {
 }
 
 #[test]
-fn names_of_an_expression() {
+fn finds_the_names_of_an_expression() {
     let expression = "histogram_quantile(0.99, sum by (le, dry_run) (rate(a_bucket{code_x=~\"5..\", b=\"c\"}[$__rate_interval]))) / b_total";
     assert_eq!(names(expression), ["a_bucket", "b_total"].map(str::to_owned).into());
 }

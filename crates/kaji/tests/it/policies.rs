@@ -56,7 +56,7 @@ async fn answer(test: &TestCluster, request: &str, body: Value) -> String {
 
 /// "should validate against a Deployment", "should allow expressions to refer variables."
 #[tokio::test(flavor = "multi_thread")]
-async fn deployments_are_judged() {
+async fn rejects_deployments_that_a_policy_denies() {
     let test = start().await;
     let spec = json!({
         "variables": [{"name": "replicas", "expression": "object.spec.replicas"},
@@ -93,7 +93,7 @@ async fn deployments_are_judged() {
 
 /// Parameters of a custom kind, questions to the authorizer, and what policies cannot be about.
 #[tokio::test(flavor = "multi_thread")]
-async fn parameters_and_questions() {
+async fn evaluates_parameters_and_authorization_checks() {
     let test = start().await;
     let schema = json!({"type": "object", "properties": {"most": {"type": "integer"}}});
     let crd = json!({"metadata": {"name": "limits.example.com"}, "spec": {"group": "example.com", "scope": "Namespaced",
@@ -276,7 +276,7 @@ async fn some_are_asked_again() {
 
 /// Mutations that cannot be made refuse the request, or do nothing where failures are ignored.
 #[tokio::test(flavor = "multi_thread")]
-async fn mutations_that_fail() {
+async fn rejects_failed_mutations() {
     let test = start().await;
     let mut out = String::new();
     for (i, mutation) in [

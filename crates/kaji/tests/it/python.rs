@@ -5,7 +5,7 @@ use crate::common::TestCluster;
 use std::{path::Path, process::Command};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn every_verb() {
+async fn python_client_uses_every_verb() {
     let python = std::env::var("KAJI_TEST_PYTHON").unwrap_or_else(|_| "python3".into());
     let has = Command::new(&python).args(["-c", "import kubernetes"]).output();
     if !has.is_ok_and(|o| o.status.success()) {

@@ -100,7 +100,7 @@ impl Table<'_> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn good_ones_and_others() {
+async fn accepts_valid_and_rejects_other_tokens() {
     let test = TestCluster::start(0).await;
     let admin = test.kube().await;
     create(&admin, "/api/v1/namespaces", json!({"metadata": {"name": "other"}})).await;

@@ -123,7 +123,7 @@ async fn objects_are_changed_in_order_and_again_if_need_be() {
 }
 
 #[tokio::test]
-async fn what_is_asked() {
+async fn sends_admission_reviews() {
     let cluster = TestCluster::start(0).await;
     let (api, hooks) = (Api(&cluster), Hooks::start().await);
     validating(&api, "a", vec![hooks.hook("/yes", json!({"timeoutSeconds": 3}))]).await;
@@ -164,7 +164,7 @@ async fn what_is_asked() {
 }
 
 #[tokio::test]
-async fn refusals_warnings_and_annotations() {
+async fn returns_refusals_warnings_and_annotations() {
     let cluster = TestCluster::start(0).await;
     let (api, hooks) = (Api(&cluster), Hooks::start().await);
     mutating(&api, "m", vec![hooks.hook("/add/one", json!({}))]).await;
@@ -225,7 +225,7 @@ async fn dry_runs_call_only_webhooks_without_side_effects() {
 }
 
 #[tokio::test]
-async fn selectors_and_conditions() {
+async fn calls_webhooks_that_selectors_and_conditions_match() {
     let cluster = TestCluster::start(0).await;
     let (api, hooks) = (Api(&cluster), Hooks::start().await);
     let hook = hooks.hook(
@@ -264,7 +264,7 @@ async fn selectors_and_conditions() {
 
 /// A service is found through its endpoints; this one is another name for the machine.
 #[tokio::test]
-async fn services() {
+async fn calls_webhooks_through_services() {
     let cluster = TestCluster::start(0).await;
     let dir = tempfile::tempdir().unwrap();
     let server = Https::bind_as(dir.path(), &["hooks.default.svc"]).await;

@@ -131,7 +131,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn endpoints() {
+    fn parses_endpoints() {
         for good in ["127.0.0.1:6443", "[::1]:6443", "kaji.example.com:443"] {
             assert_eq!(Endpoint::parse(good).unwrap().to_string(), good);
         }

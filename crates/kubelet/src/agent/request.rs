@@ -157,7 +157,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn verdicts() {
+    fn reads_the_verdict_of_a_certificate_request() {
         let text = |conditions: Value, certificate: &str| {
             let object = json!({"metadata": {"uid": "u"},
                 "status": {"conditions": conditions, "certificate": STANDARD.encode(certificate)}});

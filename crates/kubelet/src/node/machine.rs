@@ -153,7 +153,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn capacity_and_allocatable() {
+    fn subtracts_reservations_from_capacity() {
         let machine = Machine {
             processors: 4,
             memory: 8 << 30,

@@ -250,7 +250,7 @@ mod tests {
     }
 
     #[test]
-    fn figures_of_a_node() {
+    fn reads_the_usage_of_a_node() {
         let dir = tempfile::tempdir().unwrap();
         write(
             dir.path(),

@@ -90,7 +90,7 @@ mod tests {
     use proptest::prelude::*;
 
     #[test]
-    fn lists_of_the_kernel() {
+    fn parses_lists_of_the_kernel() {
         for text in ["", "0", "0-1", "0-3,8,10-11"] {
             assert_eq!(CpuSet::parse(text).unwrap().to_string(), text);
         }

@@ -198,7 +198,7 @@ mod tests {
     }
 
     #[test]
-    fn merging_two_resources() {
+    fn merges_the_hints_of_two_resources() {
         let machine = NumaMask::of([0, 1]);
         let cpu = Some(vec![hint(&[0], true), hint(&[1], true), hint(&[0, 1], false)]);
         let device = Some(vec![hint(&[1], true), hint(&[0, 1], false)]);
@@ -254,7 +254,7 @@ mod tests {
     }
 
     #[test]
-    fn sets_of_nodes() {
+    fn iterates_over_sets_of_nodes() {
         let shown: Vec<u64> = NumaMask::subsets(&[0, 1, 3]).into_iter().map(|mask| mask.0).collect();
         assert_eq!(shown, [1, 2, 8, 3, 9, 10, 11]);
         assert!(

@@ -221,7 +221,7 @@ mod tests {
     use expect_test::expect;
 
     #[test]
-    fn names_of_paths() {
+    fn reads_the_names_in_paths() {
         let shown = |path: &str, with_container| {
             let segments: Vec<&str> = path.split('/').collect();
             names(&segments, with_container).map_or("-".to_owned(), |n| {

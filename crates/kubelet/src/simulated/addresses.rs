@@ -127,7 +127,7 @@ mod tests {
     }
 
     #[test]
-    fn one_of_each_range() {
+    fn assigns_one_address_of_each_range() {
         let addresses = Addresses::default();
         let both = || ["10.0.0.0/30", "fd00::/64"].iter().map(|r| r.parse().unwrap()).collect();
         assert_eq!(text(addresses.assign("a", &[], both)), "10.0.0.2,fd00::2");

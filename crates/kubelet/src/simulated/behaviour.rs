@@ -243,7 +243,7 @@ mod tests {
     }
 
     #[test]
-    fn ends_of_containers() {
+    fn reads_when_containers_end() {
         let sim = |name: &str, value: &str| json!({format!("sim.kaji.dev/{name}"): value});
         let hook = || json!({"helm.sh/hook": "test"});
         let both = json!({"sim.kaji.dev/exit-after": "1m30s", "sim.kaji.dev/exit-code": "3"});
@@ -283,7 +283,7 @@ mod tests {
     }
 
     #[test]
-    fn images_by_name() {
+    fn simulates_missing_and_invalid_images_by_name() {
         let names = [
             "nginx",
             "web:404",

@@ -123,7 +123,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn places() {
+    fn places_simulated_nodes() {
         let text = |fleet: &Fleet, node| match fleet.place(node) {
             Some(p) => {
                 let network = p.network.map_or("-".into(), |n| n.to_string());

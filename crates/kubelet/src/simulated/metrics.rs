@@ -80,7 +80,7 @@ mod tests {
     }
 
     #[test]
-    fn a_page() {
+    fn writes_a_page() {
         let start = "2026-01-01T00:00:00Z";
         let pods = [
             pod("b", json!({"phase": "Running", "startTime": start})),

@@ -209,7 +209,7 @@ mod tests {
         }
 
         #[test]
-        fn sleeps_add_up(seconds in prop::collection::vec(0..1000_u64, 1..6), code in 0..256_i32) {
+        fn adds_up_sleeps(seconds in prop::collection::vec(0..1000_u64, 1..6), code in 0..256_i32) {
             let sleeps: String = seconds.iter().map(|s| format!("sleep {s}; ")).collect();
             let text = format!("{sleeps}exit {code}");
             let sum: u64 = seconds.iter().sum();

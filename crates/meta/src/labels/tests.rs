@@ -40,7 +40,7 @@ fn prints_normalised() {
 }
 
 #[test]
-fn errors() {
+fn rejects_invalid_selectors() {
     let bad = [
         "x=a||y=b",
         "x==a==b",
@@ -103,7 +103,7 @@ fn errors() {
 }
 
 #[test]
-fn matches() {
+fn matches_labels() {
     let labels = json!({"foo": "bar", "n": "2", "empty": ""});
     for yes in [
         "",
@@ -143,7 +143,7 @@ fn matches() {
 }
 
 #[test]
-fn from_objects() {
+fn reads_label_selector_objects() {
     let of = |v: Value| Selector::from_label_selector(&v);
     assert_eq!(of(Value::Null), Ok(Selector::nothing()));
     assert_eq!(of(json!({})), Ok(Selector::everything()));
@@ -193,21 +193,21 @@ fn requirement() -> impl Strategy<Value = Requirement> {
 
 proptest! {
     #[test]
-    fn round_trip(requirements in prop::collection::vec(requirement(), 0..5)) {
+    fn parses_what_it_prints(requirements in prop::collection::vec(requirement(), 0..5)) {
         // A key that is a keyword only parses in front of nothing that makes it an operator; keys never do.
         let selector = Selector::new(requirements);
         prop_assert_eq!(parse(&selector.to_string()), selector);
     }
 
     #[test]
-    fn a_conjunction(requirements in prop::collection::vec(requirement(), 0..4), labels in prop::collection::btree_map("[a-c]{1,2}", "[a-c0-9]{0,2}", 0..5)) {
+    fn matches_when_each_requirement_matches(requirements in prop::collection::vec(requirement(), 0..4), labels in prop::collection::btree_map("[a-c]{1,2}", "[a-c0-9]{0,2}", 0..5)) {
         let get = |key: &str| labels.get(key).map(String::as_str);
         let each = requirements.iter().all(|r| r.matches(get(r.key())));
         prop_assert_eq!(Selector::new(requirements).matches(get), each);
     }
 
     #[test]
-    fn opposites(r in requirement(), value in prop::option::of("[a-c0-9]{0,2}")) {
+    fn opposite_operators_match_opposite_labels(r in requirement(), value in prop::option::of("[a-c0-9]{0,2}")) {
         use Operator as O;
         let flipped = match r.operator() {
             O::Equals | O::DoubleEquals => O::NotEquals,

@@ -9,7 +9,7 @@ fn q(s: &str) -> Quantity {
 }
 
 #[test]
-fn canonical_forms() {
+fn prints_canonical_forms() {
     let cases = "0 0|00 0|0Ki 0|0n 0|- 0|Mi 0|1 1|1000 1k|1000m 1|1024Ki 1Mi|1024Mi 1Gi|307200Ki 300Mi|1025024Mi 1001Gi|\
         1024Gi 1Ti|3Ei 3Ei|10Ti 10Ti|0.5 500m|5000m 5|0.5Mi 512Ki|1.5Gi 1536Mi|0.025Ti 27487790694400m|1.G 1.G|92.Gi 92.Gi|8.Gi 8Gi|1. 1.|.001 1m|\
         .0001k 100m|1e3 1e3|1E3 1E3|1e03 1e03|1e+3 1e+3|1e1 10|12e6 12e6|1e-3 1e-3|1000e-12 1e-9|1e14 100e12|.001e12 1e9|\
@@ -25,7 +25,7 @@ fn canonical_forms() {
 }
 
 #[test]
-fn errors() {
+fn rejects_invalid_quantities() {
     let cases = [
         ("", QuantityError::Format),
         ("abc", QuantityError::Format),
@@ -48,7 +48,7 @@ fn errors() {
 }
 
 #[test]
-fn json_values() {
+fn reads_json_values() {
     assert_eq!(Quantity::from_value(&json!(" 1.5 ")).unwrap().to_string(), "1500m");
     assert_eq!(Quantity::from_value(&json!(2000)).unwrap().to_string(), "2k");
     assert_eq!(Quantity::from_value(&json!(0.1)).unwrap().to_string(), "100m");
@@ -57,7 +57,7 @@ fn json_values() {
 }
 
 #[test]
-fn integers() {
+fn rounds_up_to_integers() {
     for (s, value, milli) in [
         ("1500m", 2, 1500),
         ("-1500m", -2, -1500),
@@ -142,7 +142,7 @@ proptest! {
     }
 
     #[test]
-    fn canonical_round_trip(number in "[0-9]{1,25}(\\.[0-9]{0,12})?", suffix in "n|u|m||k|M|G|T|P|E|Ki|Mi|Gi|Ti|Pi|Ei|e[0-9]{1,2}|e-[0-9]") {
+    fn canonical_forms_round_trip(number in "[0-9]{1,25}(\\.[0-9]{0,12})?", suffix in "n|u|m||k|M|G|T|P|E|Ki|Mi|Gi|Ti|Pi|Ei|e[0-9]{1,2}|e-[0-9]") {
         let quantity = q(&format!("{number}{suffix}"));
         let printed = quantity.to_string();
         let again = q(&printed);

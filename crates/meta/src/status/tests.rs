@@ -45,7 +45,7 @@ fn all() -> Vec<Status> {
 }
 
 #[test]
-fn wire_forms() {
+fn encodes_statuses_as_upstream() {
     let text: Vec<String> = all()
         .iter()
         .map(|s| {
@@ -100,7 +100,7 @@ fn json_round_trip() {
 }
 
 #[test]
-fn success_bodies() {
+fn encodes_success_bodies() {
     let details = Details { uid: "u".into(), ..Details::of(&GroupResource::new("", "pods"), "p") };
     assert_eq!(
         Status::success_deleted(&details),

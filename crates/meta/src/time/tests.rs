@@ -55,7 +55,7 @@ fn errors_are_gos() {
 }
 
 #[test]
-fn human_durations() {
+fn prints_durations_for_humans() {
     let (m, h, d, y) = (60, 3600, 86_400, 86_400 * 365);
     let cases = [
         (-2, "<invalid>"),
@@ -88,7 +88,7 @@ fn human_durations() {
 }
 
 #[test]
-fn ages() {
+fn prints_ages() {
     let clock = ManualClock::new("2024-01-01T00:00:00Z".parse().unwrap());
     clock.advance(SignedDuration::from_mins(5));
     assert_eq!(time_since("2024-01-01T00:00:00Z", clock.now()), "5m");

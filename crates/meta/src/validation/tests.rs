@@ -17,7 +17,7 @@ fn check(rule: Rule, good: &[&str], bad: &[&str]) {
 }
 
 #[test]
-fn shapes() {
+fn accepts_and_rejects_names_by_shape() {
     let (l63, l64) = ("a".repeat(63), "a".repeat(64));
     let (s253, s254) = (format!("{}a", "a.".repeat(126)), format!("{}aa", "a.".repeat(126)));
     check(
@@ -58,7 +58,7 @@ fn shapes() {
 }
 
 #[test]
-fn texts() {
+fn reports_upstreams_texts() {
     let rules: [(Rule, &str); 17] = [
         (is_dns1123_label, "A.b"),
         (is_dns1123_label, "a.b"),
@@ -105,7 +105,7 @@ fn texts() {
 }
 
 #[test]
-fn name_functions() {
+fn allows_prefixes_that_end_in_a_hyphen() {
     assert!(name_is_dns_subdomain("web-", true).is_empty());
     assert!(!name_is_dns_subdomain("web-", false).is_empty());
     assert!(!name_is_dns_label("-", true).is_empty());
@@ -117,7 +117,7 @@ fn name_functions() {
 }
 
 #[test]
-fn addresses() {
+fn accepts_and_rejects_addresses() {
     check(
         is_valid_ip,
         &["1.2.3.4", "::", "fe80::1", "2001:db8::ffff"],
@@ -165,7 +165,7 @@ fn expect_errors(errors: &[crate::field::Error], want: &Expect) {
 }
 
 #[test]
-fn metadata_fields() {
+fn rejects_invalid_labels_and_annotations() {
     let p = Path::new("metadata");
     let mut errors = validate_labels(&json!({"a b": "ok", "ok": "a b"}), &p.child("labels"));
     errors.extend(validate_annotations(&json!({"Example.com/A": "x", "_": "y"}), &p.child("annotations")));
@@ -183,7 +183,7 @@ fn metadata_fields() {
 }
 
 #[test]
-fn label_selectors() {
+fn rejects_invalid_label_selectors() {
     let selector = json!({
         "matchLabels": {"a": "-"},
         "matchExpressions": [
@@ -209,7 +209,7 @@ fn label_selectors() {
 }
 
 #[test]
-fn conditions() {
+fn rejects_invalid_conditions() {
     let conditions = json!([
         {"type": "Ready", "status": "True", "lastTransitionTime": "2024-01-01T00:00:00Z", "reason": "Ok_1:a"},
         {"type": "Ready", "status": "Maybe", "observedGeneration": -1, "reason": "1"},

@@ -31,7 +31,7 @@ fn slice(service: &str, family: &str, port: Value, endpoints: &[(&str, Value)]) 
 }
 
 #[test]
-fn services() {
+fn resolves_services() {
     let https = json!({"name": "https", "port": 443});
     let plain = json!({"type": "ClusterIP", "ports": [https], "ipFamilies": ["IPv6"]});
     let there = json!({"name": "https", "port": 8443});

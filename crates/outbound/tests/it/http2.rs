@@ -352,7 +352,7 @@ async fn what_is_sent_again() {
 
 /// Data on its way to slow readers is bounded, and enough for all that share a connection.
 #[tokio::test]
-async fn windows() {
+async fn announces_a_window_for_the_class_of_the_request() {
     for (class, stream) in [(RequestClass::LongRunning, 64 << 10), (RequestClass::Regular, 256 << 10)] {
         let (server, _, mut heard) = scripted(&[]).await;
         ClientCache::default().send(&to(&server), get("/"), class).await.unwrap();

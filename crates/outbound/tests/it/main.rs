@@ -188,7 +188,7 @@ async fn certificates_are_verified() {
 }
 
 #[tokio::test]
-async fn failures_in_gos_words() {
+async fn reports_failures_with_gos_texts() {
     let mut seen = String::new();
     let mut table = async |what: &str, server: Server| {
         let config = to(&server);
@@ -268,7 +268,7 @@ async fn a_server_that_hangs_costs_its_time() {
 
 /// Protocols can be switched, as `exec` does through an aggregated server.
 #[tokio::test]
-async fn upgrades() {
+async fn upgrades_connections() {
     let server = server(&["127.0.0.1"], |mut stream| async move {
         request(&mut stream).await;
         say(&mut stream, "HTTP/1.1 101 x\r\nconnection: upgrade\r\nupgrade: echo\r\n\r\n").await;

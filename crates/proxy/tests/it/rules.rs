@@ -57,7 +57,7 @@ fn check(spec: &Json, endpoints: &[&str], expected: Expect) {
 }
 
 #[test]
-fn cluster_ip() {
+fn writes_rules_for_a_cluster_ip() {
     check(
         &json!({"clusterIP": "10.96.0.1"}),
         &["10.244.1.3 node", "10.244.2.3 other", "10.244.2.4 other?"],

@@ -106,7 +106,7 @@ fn claim(requests: Value) -> Value {
 }
 
 #[test]
-fn counts_and_all() {
+fn allocates_counts_and_all_devices() {
     let world = World::of(vec![devices(&["a", "b", "c"])]);
     assert_eq!(world.show(&[claim(json!([exactly("r", json!({"count": 2}))]))]), "r=a r=b");
     let all = claim(json!([exactly("r", json!({"allocationMode": "All"}))]));
@@ -186,7 +186,7 @@ fn numa(name: &str, numa: i64) -> Value {
 }
 
 #[test]
-fn selectors_and_constraints() {
+fn allocates_by_selectors_and_constraints() {
     let devices = json!([numa("a", 0), numa("b", 1), numa("c", 1), {"name": "d"}]);
     let mut world = World::of(vec![slice("s", json!({"devices": devices}))]);
     let cel = |text: &str| json!([{"cel": {"expression": text}}]);
@@ -221,7 +221,7 @@ fn selectors_and_constraints() {
 }
 
 #[test]
-fn alternatives_in_order() {
+fn tries_alternatives_in_order() {
     let world = World::of(vec![devices(&["a", "b", "c"])]);
     let either = |name: &str, counts: &[i64]| {
         let all: Vec<Value> = counts

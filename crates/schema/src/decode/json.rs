@@ -117,7 +117,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn duplicates() {
+    fn reports_duplicate_keys() {
         let p = parse(br#"{"a": 1, "b": [{"c": 1, "c": 2.0, "c": 1.5}], "a": null}"#).unwrap();
         assert_eq!(p.duplicates, ["b[0].c", "a"]);
         assert_eq!(p.value.to_string(), r#"{"a":null,"b":[{"c":1.5}]}"#);

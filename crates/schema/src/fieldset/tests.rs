@@ -83,7 +83,7 @@ fn applied(schema: &SchemaRef, value: &Value, want: &Expect) {
 }
 
 #[test]
-fn applied_configurations() {
+fn finds_the_fields_of_an_applied_configuration() {
     let s = everything();
     applied(
         &s,
@@ -284,7 +284,7 @@ fn paths_print_as_upstream_prints_them() {
 }
 
 #[test]
-fn items_without_identity() {
+fn rejects_items_without_identity() {
     let s = everything();
     let text = |v: Value| from_value::created(Node::root(&s), &v).unwrap_err();
     let got = [
@@ -306,7 +306,7 @@ fn items_without_identity() {
 }
 
 #[test]
-fn differences() {
+fn computes_differences_of_sets() {
     let set = |v: Value| FieldSet::from_fields_v1(&v).unwrap();
     let a = set(json!({"f:a": {".": {}, "f:b": {".": {}, "f:c": {}}, "f:d": {}}, "f:e": {}}));
     let show = |s: FieldSet| s.to_fields_v1().to_string();

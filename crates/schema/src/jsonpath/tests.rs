@@ -19,7 +19,7 @@ fn run(path: &str) -> String {
 
 #[test]
 #[expect(clippy::too_many_lines, reason = "a table")]
-fn paths() {
+fn evaluates_paths() {
     let paths = [
         ".metadata.name",
         "{.metadata.name}",
@@ -99,7 +99,7 @@ fn paths() {
 }
 
 #[test]
-fn simple() {
+fn recognizes_simple_paths() {
     let p = JsonPath::compile(".spec.a\\.b").unwrap();
     assert_eq!(p.simple_path(), Some(vec!["spec", "a.b"]));
     assert_eq!(p.first(&json!({"spec": {"a.b": 1}})), Some(&json!(1)));
@@ -118,7 +118,7 @@ proptest! {
     }
 
     #[test]
-    fn any_text(text in ".{0,60}") {
+    fn compiles_or_rejects_any_text_without_panic(text in ".{0,60}") {
         if let Ok(p) = JsonPath::compile(&text) {
             p.find(&json!({"a": 1}));
         }

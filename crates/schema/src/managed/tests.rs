@@ -435,7 +435,7 @@ fn schema_changes_between_granular_and_atomic() {
 }
 
 #[test]
-fn scale_subresource() {
+fn translates_managed_fields_of_the_scale_subresource() {
     let paths: ScalePaths<'_> = &[("apps/v1", Some(&["spec", "replicas"])), ("apps/v1beta1", None)];
     let entry = |manager: &str, operation: &str, version: &str, fields: Value| {
         json!({"manager": manager, "operation": operation, "apiVersion": version, "fieldsType": "FieldsV1", "fieldsV1": fields,

@@ -121,7 +121,7 @@ fn custom_group(c: &Custom) -> Group<'_> {
 }
 
 #[test]
-fn custom_resources() {
+fn documents_custom_resources() {
     let c = crontab();
     let doc = v3(&custom_group(&c), &docs);
     no_dangling(&doc, &doc, "/components/schemas/");

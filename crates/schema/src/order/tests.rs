@@ -47,7 +47,7 @@ fn members_of_other_types_come_by_name() {
 }
 
 #[test]
-fn documents_without_objects() {
+fn keeps_documents_without_objects() {
     let status = json!({"apiVersion": "v1", "code": 404, "details": {"kind": "pods", "name": "x", "causes": [{"field": "f", "message": "m", "reason": "r"}]},
         "kind": "Status", "message": "m", "metadata": {}, "reason": "NotFound", "status": "Failure"});
     let partial = json!({"apiVersion": "meta.k8s.io/v1", "kind": "PartialObjectMetadataList", "items": [

@@ -24,7 +24,7 @@ fn json(target: Value, patch: Value) -> String {
 
 #[test]
 #[expect(clippy::too_many_lines, reason = "a table")]
-fn json_patches() {
+fn applies_json_patches() {
     let doc = || json!({"a": {"b": [1, 2, 3], "n": null}, "c/d": 1, "e~f": 2});
     let op = |v: Value| json(doc(), json!([v]));
     let got = [
@@ -139,7 +139,7 @@ fn merged(mut target: Value, patch: Value) -> String {
 }
 
 #[test]
-fn merge_patches() {
+fn applies_merge_patches() {
     // The table of RFC 7386, appendix A, where upstream agrees with it.
     let got = [
         merged(json!({"a": "b"}), json!({"a": "c"})),
@@ -225,7 +225,7 @@ fn all(cases: &[(Value, Value)], want: &Expect) {
 }
 
 #[test]
-fn strategic_maps() {
+fn merges_maps_strategically() {
     all(
         &[
             (json!({"name": "1"}), json!({"value": "1"})),
@@ -274,7 +274,7 @@ fn strategic_maps() {
 }
 
 #[test]
-fn retain_keys() {
+fn removes_keys_that_are_not_retained() {
     all(
         &[
             (json!({"retain": {"a": "1"}}), json!({"retain": {"$retainKeys": ["b"], "b": "1"}})),
@@ -300,7 +300,7 @@ fn retain_keys() {
 }
 
 #[test]
-fn merging_lists() {
+fn merges_lists_by_key() {
     let two = || json!({"mergingList": [{"name": "1", "value": "a"}, {"name": "2", "value": "b"}]});
     all(
         &[
@@ -363,7 +363,7 @@ fn merging_lists() {
 }
 
 #[test]
-fn lists_of_scalars() {
+fn merges_lists_of_scalars() {
     all(
         &[
             (json!({"mergingIntList": ["1", "2"]}), json!({"mergingIntList": ["2", "3"]})),
@@ -401,7 +401,7 @@ fn lists_of_scalars() {
 }
 
 #[test]
-fn element_order() {
+fn orders_elements_as_requested() {
     let live = || json!({"mergingList": [{"name": "1"}, {"name": "2"}, {"name": "3"}]});
     let order = |names: &[&str]| Value::Array(names.iter().map(|n| json!({"name": n})).collect());
     all(
@@ -466,7 +466,7 @@ fn element_order() {
 }
 
 #[test]
-fn built_in_types() {
+fn patches_built_in_types() {
     let apply = |kind: (&str, &str, &str), original: Value, patch: Value| {
         let schema = types::for_gvk(kind.0, kind.1, kind.2).unwrap();
         show(strategic_merge(&schema, &original, &patch))
@@ -548,7 +548,7 @@ fn reference(target: &Value, patch: &Value) -> Value {
 
 proptest! {
     #[test]
-    fn merge_patch_law(target in any_json(), patch in any_json()) {
+    fn merge_patches_obey_their_law(target in any_json(), patch in any_json()) {
         prop_assume!(patch.is_object());
         let mut got = target.clone();
         merge_patch(&mut got, &patch);

@@ -47,7 +47,7 @@ fn repeated_fields_replace_or_join() {
 }
 
 #[test]
-fn packed_unpacked_and_unknown() {
+fn decodes_packed_unpacked_and_unknown_fields() {
     // spec.securityContext.supplementalGroups, packed and then not.
     let groups = join(&[&field(4, &[1, 2]), &[4 << 3, 3]]);
     // An unknown field of each wire type, with a group in a group.
@@ -65,7 +65,7 @@ fn packed_unpacked_and_unknown() {
 }
 
 #[test]
-fn errors() {
+fn rejects_malformed_messages() {
     let error = |raw: &[u8]| decode(&pod(), raw).unwrap_err().to_string();
     let deep = (0..60).fold(vec![], |inner, _| field(34, &join(&[&field(1, b"k"), &field(2, &inner)])));
     let props =
@@ -121,7 +121,7 @@ fn errors() {
 }
 
 #[test]
-fn envelopes() {
+fn reads_and_writes_envelopes() {
     let sealed = seal("apps/v1", "Deployment", b"\x0a\x00");
     let envelope = open(&sealed).unwrap();
     assert_eq!((envelope.api_version.as_str(), envelope.kind.as_str()), ("apps/v1", "Deployment"));
@@ -146,7 +146,7 @@ fn envelopes() {
 }
 
 #[test]
-fn lists_in_pieces() {
+fn encodes_lists_in_pieces() {
     let schema = types::for_gvk("", "v1", "ConfigMap").unwrap();
     let items = [json!({"metadata": {"name": "a"}}), json!({"data": {"k": "v"}})];
     let metadata = json!({"resourceVersion": "7", "remainingItemCount": 2});
@@ -161,7 +161,7 @@ fn lists_in_pieces() {
 }
 
 #[test]
-fn events() {
+fn encodes_watch_events() {
     let framed = event("ADDED", b"object");
     assert_eq!(&framed[..4], (framed.len() as u32 - 4).to_be_bytes());
     let schema = types::lookup("io.k8s.apimachinery.pkg.apis.meta.v1.WatchEvent").unwrap();

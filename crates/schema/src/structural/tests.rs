@@ -10,7 +10,7 @@ fn check_errors(schema: Value, status: bool, want: Expect) {
 }
 
 #[test]
-fn a_good_schema() {
+fn accepts_a_structural_schema() {
     let schema = json!({"type": "object", "properties": {
         "spec": {"type": "object", "required": ["a"], "properties": {
             "a": {"type": "string", "default": "x", "pattern": "^x"},
@@ -29,7 +29,7 @@ fn a_good_schema() {
 }
 
 #[test]
-fn not_structural() {
+fn rejects_schemas_that_are_not_structural() {
     check_errors(
         json!({"properties": {
             "a": {}, "l": {"type": "array"}, "items": {"type": "array", "items": {}},
@@ -73,7 +73,7 @@ fn clauses_are_complete() {
 }
 
 #[test]
-fn keywords() {
+fn rejects_unsupported_keywords() {
     check_errors(
         json!({"type": "object", "nullable": true, "properties": {
             "a": {"type": "array", "uniqueItems": true, "items": {"type": "string"}, "x-kubernetes-list-type": "map"},
@@ -135,7 +135,7 @@ fn defaults_are_values() {
 }
 
 #[test]
-fn root_with_status() {
+fn finds_the_status_at_the_root() {
     check_errors(
         json!({"type": "object", "oneOf": [{"required": ["a"]}], "properties": {"a": {"type": "string"}}}),
         true,

@@ -221,7 +221,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn formats() {
+    fn accepts_and_rejects_formats() {
         let good: &[(&str, &[&str])] = &[
             ("date-time", &["2018-05-14T10:20:30Z", "2018-05-14t10:20:30.5+02:00"]),
             ("date", &["2018-05-14"]),

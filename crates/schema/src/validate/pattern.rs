@@ -250,7 +250,7 @@ mod tests {
     }
 
     #[test]
-    fn go_syntax() {
+    fn matches_patterns_in_gos_syntax() {
         for (pattern, text, want) in [
             (r"^\d+$", "12", true),
             (r"^\d+$", "\u{0661}", false),

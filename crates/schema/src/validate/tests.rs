@@ -19,7 +19,7 @@ fn spec(properties: Value) -> Value {
 }
 
 #[test]
-fn types() {
+fn rejects_values_of_wrong_types() {
     let schema = spec(json!({
         "color": {"type": "string"}, "n": {"type": "integer"}, "f": {"type": "number"}, "b": {"type": "boolean"},
         "o": {"type": "object"}, "l": {"type": "array", "items": {"type": "string"}},
@@ -47,7 +47,7 @@ fn types() {
 }
 
 #[test]
-fn constraints() {
+fn reports_violated_constraints() {
     let schema = json!({"type": "object", "required": ["spec"], "properties": {"spec": {"type": "object",
     "required": ["cronSpec"], "minProperties": 1, "maxProperties": 9, "properties": {
         "cronSpec": {"type": "string", "pattern": "^\\d+$", "minLength": 2, "maxLength": 4},
@@ -104,7 +104,7 @@ fn constraints() {
 }
 
 #[test]
-fn junctors() {
+fn validates_any_one_all_and_not() {
     let schema = json!({"type": "object", "properties": {
         "any": {"type": "object", "properties": {"a": {"type": "string"}, "b": {"type": "string"}},
                 "anyOf": [{"required": ["a"]}, {"required": ["b"]}]},
@@ -129,7 +129,7 @@ fn junctors() {
 }
 
 #[test]
-fn lists_and_embedded() {
+fn validates_lists_and_embedded_objects() {
     let schema = json!({"type": "object", "properties": {
         "set": {"type": "array", "x-kubernetes-list-type": "set", "items": {"type": "string"}},
         "map": {"type": "array", "x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["name", "port"],

@@ -25,7 +25,7 @@ fn without_nulls(value: &mut Value) {
 
 /// The fixture holds pairs of lines: an object as Go writes it in JSON, and the same in protobuf, in hexadecimal.
 #[test]
-fn golden_bytes() {
+fn encodes_upstreams_bytes() {
     let mut lines = include_str!("fixtures/protobuf.golden").lines();
     let mut count = 0;
     while let (Some(text), Some(hex)) = (lines.next(), lines.next()) {
@@ -154,7 +154,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(512))]
 
     #[test]
-    fn there_and_back((name, value) in any_object()) {
+    fn protobuf_round_trips((name, value) in any_object()) {
         let schema = types::lookup(name).expect("a kind");
         let raw = protobuf::encode(&schema, &value).map_err(|e| TestCaseError::fail(e.to_string()))?;
         let back = protobuf::decode(&schema, &raw).map_err(|e| TestCaseError::fail(e.to_string()))?;

@@ -115,7 +115,7 @@ fn groups_are_completed() {
 }
 
 #[test]
-fn refusals() {
+fn rejects_impersonation_without_permission() {
     let refused = |pairs: &[(&str, &str)]| act(&Rbac::default(), &alice(), pairs);
     expect_test::expect![[r#"403 pods is forbidden: User "alice" cannot impersonate-on:user-info:list resource "pods" in API group "" in the namespace "ns""#]]
         .assert_eq(&refused(&[("impersonate-user", "bob")]));
@@ -130,7 +130,7 @@ fn refusals() {
 }
 
 #[test]
-fn constrained_modes() {
+fn checks_the_permission_of_each_mode() {
     let rbac = Rbac { allows: vec!["impersonate-on:*", "impersonate:*"], ..Rbac::default() };
     let act = |requestor: &UserInfo, pairs: &[(&str, &str)]| act(&rbac, requestor, pairs);
     let node = [("impersonate-user", "system:node:n")];

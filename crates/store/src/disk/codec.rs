@@ -108,7 +108,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn round_trip(
+        fn decodes_what_it_encodes(
             key in ".{0,20}", value: Vec<u8>, numbers: [u64; 4], lease in proptest::option::of(1i64..), flip: u32,
         ) {
             let entry = entry(key, value, numbers, lease.map(LeaseId));

@@ -77,7 +77,7 @@ mod tests {
     use expect_test::expect;
 
     #[test]
-    fn outcomes_in_each_version() {
+    fn encodes_outcomes_in_each_version() {
         let exec = Action::Exec { command: vec!["sh".into(), "-c".into(), "exit 3".into()] };
         let outcomes = [
             Ok(Exit { code: 0 }),

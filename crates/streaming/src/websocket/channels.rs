@@ -211,7 +211,7 @@ mod tests {
     }
 
     #[test]
-    fn messages_of_each_subprotocol() {
+    fn encodes_messages_of_each_subprotocol() {
         let decode = |name: &str, message: &'static [u8]| {
             ChannelProtocol::of(name).decode(Bytes::from_static(message))
         };

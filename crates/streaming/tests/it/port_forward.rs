@@ -90,18 +90,18 @@ async fn connections<S: AsyncRead + AsyncWrite + Unpin>(mut client: SpdyClient<S
 }
 
 #[tokio::test]
-async fn spdy() {
+async fn forwards_connections_over_spdy() {
     connections(SpdyClient::connect(serve("", ports()), "portforward.k8s.io").await).await;
 }
 
 #[tokio::test]
-async fn spdy_in_a_websocket() {
+async fn forwards_connections_over_spdy_in_a_websocket() {
     let socket = websocket(serve("", ports()), "SPDY/3.1+portforward.k8s.io").await;
     connections(SpdyClient::new(tunnel(socket))).await;
 }
 
 #[tokio::test]
-async fn channels_of_a_websocket() {
+async fn forwards_connections_over_websocket_channels() {
     let mut socket = websocket(serve("port=80,82", ports()), "v4.channel.k8s.io").await;
     socket.send(Message::binary(&b"\0hello"[..])).await.unwrap();
     use futures_util::StreamExt;

@@ -22,7 +22,7 @@ fn forward(request: UpgradeRequest<'_>) -> Result<Upgrade, Refusal> {
 }
 
 #[tokio::test]
-async fn of_exec() {
+async fn rejects_invalid_exec_requests() {
     let spdy = |protocols: &str| format!("{UPGRADE_SPDY}X-Stream-Protocol-Version: {protocols}\n");
     let answers = [
         refusal(exec, "").await,
@@ -53,7 +53,7 @@ async fn of_exec() {
 }
 
 #[tokio::test]
-async fn of_port_forward() {
+async fn rejects_invalid_port_forward_requests() {
     let answers = [
         refusal(forward, "").await,
         refusal(forward, &format!("{UPGRADE_SPDY}X-Stream-Protocol-Version: v4.channel.k8s.io\n")).await,
@@ -68,7 +68,7 @@ async fn of_port_forward() {
 }
 
 #[test]
-fn of_queries() {
+fn rejects_invalid_queries() {
     let options = |query: &str| StreamOptions::of(&Query::parse(query));
     let (stdin, stdout, stderr, tty) = (true, true, true, false);
     assert_eq!(options("input=1&output=1&error=1"), Ok(StreamOptions { stdin, stdout, stderr, tty }));

@@ -20,7 +20,7 @@ fn check(change: impl Fn(&mut Value)) -> String {
 }
 
 #[test]
-fn good_and_bad_files() {
+fn accepts_valid_and_rejects_invalid_files() {
     assert_eq!(check(|_| {}), "");
     let issuer =
         |key: &'static str, value: Value| move |f: &mut Value| f["jwt"][0]["issuer"][key] = value.clone();
@@ -107,7 +107,7 @@ fn with(mappings: Value, claim_rules: Value, user_rules: Value) -> String {
 
 #[test]
 #[expect(clippy::too_many_lines, reason = "a table")]
-fn expressions() {
+fn rejects_invalid_expressions() {
     let none = || json!([]);
     let mapped = |mappings: Value| with(mappings, none(), none());
     let name = |text: &str| json!({"username": {"expression": text}});

@@ -81,7 +81,7 @@ x3k2UWy5pZspBG1mhU0=
         bcd4c7c3249f1b65b321217f8d235ccd631dd7515cef9fcd304ac0c01d0c5eb24e33048a370ea9e9e89d534e";
 
     #[test]
-    fn keys_of_others() {
+    fn verifies_keys_that_openssl_made() {
         let key = SigningKey::from_pem(PKCS8).unwrap();
         assert_eq!(key.public.algorithm(), "ES512");
         assert_eq!(SigningKey::from_pem(SEC1).unwrap().id, key.id);
@@ -95,7 +95,7 @@ x3k2UWy5pZspBG1mhU0=
     }
 
     #[test]
-    fn signs() {
+    fn verifies_its_own_signatures() {
         let key = SigningKey::from_pem(PKCS8).unwrap();
         let signature = key.sign(b"m").unwrap();
         assert_eq!(signature.len(), 132);

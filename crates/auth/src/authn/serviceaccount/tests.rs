@@ -151,7 +151,7 @@ fn extends_tokens_of_kubelets() {
 }
 
 #[test]
-fn times() {
+fn rejects_expired_tokens() {
     let setting = setting();
     let token = setting.issue(&order());
     let minutes = |m: i64| setting.world.clock.advance(jiff::SignedDuration::from_mins(m));
@@ -169,7 +169,7 @@ fn times() {
 }
 
 #[test]
-fn signatures() {
+fn rejects_forged_tokens() {
     let setting = setting();
     let token = setting.issue(&order());
     let (head, signature) = token.rsplit_once('.').unwrap();
@@ -215,7 +215,7 @@ fn signatures() {
 }
 
 #[test]
-fn issuers_and_audiences() {
+fn rejects_other_issuers_and_audiences() {
     let setting = setting();
     let key = setting.issuer.key.clone();
     let from = |issuer: &str| setting.forged(&key, |c| c["iss"] = issuer.into());

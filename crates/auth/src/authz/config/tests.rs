@@ -12,7 +12,7 @@ fn one(kind: &str, name: &str) -> Value {
 }
 
 #[test]
-fn files() {
+fn reads_and_rejects_lists_of_authorizers() {
     let all = [
         config(json!([one("Node", "node"), one("RBAC", "rbac")])),
         config(json!([one("AlwaysDeny", "alwaysdeny"), one("ABAC", "abac")])),
@@ -47,7 +47,7 @@ fn files() {
 
 #[test]
 #[expect(clippy::too_many_lines, reason = "a table")]
-fn services() {
+fn validates_webhook_authorizers() {
     let file = tempfile();
     let good = json!({
         "timeout": "3s",

@@ -78,7 +78,7 @@ fn ask(rbac: &Rbac, user: &UserInfo, verb: &str, namespace: &str, resource: &str
 }
 
 #[test]
-fn reasons() {
+fn states_why_a_request_is_allowed() {
     let world = World::default();
     world.cluster_roles.put("view", role(&["get,list core pods"]));
     world.roles.put("n/edit", role(&["update core pods"]));

@@ -204,7 +204,7 @@ mod tests {
     }
 
     #[test]
-    fn good_and_bad_ones() {
+    fn compiles_valid_and_rejects_invalid_conditions() {
         let all = [
             compile(&["request.user == 'a'", "has(request.resourceAttributes)"]),
             compile(&["request.user"]),

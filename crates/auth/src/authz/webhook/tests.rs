@@ -134,7 +134,7 @@ fn writes_access_reviews() {
 }
 
 #[test]
-fn decisions() {
+fn decides_by_the_status_of_the_review() {
     let answers = vec![
         status(json!({"allowed": true, "reason": "yes"})),
         status(json!({"allowed": false, "reason": "unknown"})),

@@ -11,7 +11,7 @@ fn crd() -> Value {
 }
 
 #[test]
-fn defaults() {
+fn fills_in_defaults() {
     let made: Value = serde_json::from_str(&created(&def(&deps()), crd())).unwrap();
     expect![[r#"{"conversion":{"strategy":"None"},"group":"example.com","names":{"kind":"Widget","listKind":"WidgetList","plural":"widgets","singular":"widget"},"scope":"Namespaced","versions":[{"name":"v1","schema":{"openAPIV3Schema":{"type":"object"}},"served":true,"storage":true}]}"#]]
         .assert_eq(&made["spec"].to_string());
@@ -55,7 +55,7 @@ fn reports_problems_of_all_versions_once() {
 }
 
 #[test]
-fn errors() {
+fn rejects_invalid_fields() {
     let bad = json!({"metadata": {"name": "x"}, "spec": {"group": "example", "scope": "y", "names": {"plural": "Widgets"},
         "versions": [{"name": "1"}, {"name": "1"}], "conversion": {"strategy": "Webhook"}}});
     expect![[r#"

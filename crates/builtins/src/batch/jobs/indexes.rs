@@ -65,7 +65,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn lists() {
+    fn counts_the_indexes_of_a_list() {
         assert_eq!(count("", 3), Ok(0));
         assert_eq!(count("0,2-4", 5), Ok(4));
         assert_eq!(count("0,2-4", 4), Err("too large index: \"4\"".into()));

@@ -262,7 +262,7 @@ mod tests {
 
     #[test]
     #[expect(clippy::too_many_lines, reason = "a table")]
-    fn defaults_a_pod() {
+    fn fills_in_the_defaults_of_a_pod() {
         let mut p = json!({"spec": {
             "hostNetwork": true,
             "serviceAccount": "old",

@@ -51,7 +51,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn policies() {
+    fn defaults_the_pull_policy_by_the_tag() {
         for (image, want) in [
             ("nginx", "Always"),
             ("nginx:latest", "Always"),

@@ -164,7 +164,7 @@ mod tests {
     }
 
     #[test]
-    fn qos() {
+    fn computes_the_qos_class() {
         assert_eq!(qos_class(&with(json!({}))), "BestEffort");
         let both = json!({"cpu": "1", "memory": "1Gi"});
         assert_eq!(qos_class(&with(json!({"limits": both, "requests": both}))), "Guaranteed");

@@ -213,7 +213,7 @@ fn ephemeral_containers_are_added_only() {
 }
 
 #[test]
-fn status_words() {
+fn prints_the_status_as_kubectl_shows_it() {
     let p = |status: Value| pod(|p| p["status"] = status);
     let cases = [
         json!({"phase": "Pending"}),
@@ -255,7 +255,7 @@ fn status_words() {
 }
 
 #[test]
-fn grace_periods() {
+fn computes_the_grace_period_of_a_deletion() {
     let w = TestContext::default();
     let grace = |p: &Value, seconds: Option<i64>| {
         let options = DeleteOptions { grace_period_seconds: seconds, ..DeleteOptions::default() };
@@ -338,7 +338,7 @@ fn eviction_takes_from_the_budget() {
 }
 
 #[test]
-fn status_updates() {
+fn rejects_forbidden_changes_of_the_status() {
     let w = TestContext::default();
     let old = pod(|p| {
         p["status"] = json!({"phase": "Running", "qosClass": "BestEffort", "containerStatuses": [
@@ -358,7 +358,7 @@ fn status_updates() {
 }
 
 #[test]
-fn warns() {
+fn warns_of_deprecated_and_duplicate_fields() {
     let w = TestContext::default();
     let p = pod(|p| {
         p["metadata"]["name"] = "a.b".into();

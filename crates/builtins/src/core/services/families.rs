@@ -424,7 +424,7 @@ mod tests {
     }
 
     #[test]
-    fn contradictions() {
+    fn rejects_contradicting_families() {
         let svc = json!({"spec": {"type": "ClusterIP", "clusterIP": "10.0.0.1", "clusterIPs": ["10.0.0.2", "10.0.0.3"],
             "ipFamilies": ["IPv6", "IPv6", "x"], "ipFamilyPolicy": "y"}});
         expect![[r#"

@@ -252,7 +252,7 @@ mod tests {
     }
 
     #[test]
-    fn no_port_twice() {
+    fn allocates_no_port_twice() {
         let api = FakeApi::default();
         api.put(&GroupResource::new("", "services"), service("old", 30001));
         let ports = NodePorts::new(30000..=30003);

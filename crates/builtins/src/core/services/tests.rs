@@ -39,7 +39,7 @@ fn put_in(
 }
 
 #[test]
-fn defaults() {
+fn fills_in_defaults() {
     expect![[r#"
         {
           "spec": {
@@ -81,7 +81,7 @@ fn defaults() {
 }
 
 #[test]
-fn errors() {
+fn rejects_invalid_fields() {
     let bad = json!({"spec": {
         "type": "NodePort", "clusterIP": "None", "sessionAffinity": "x", "externalIPs": ["127.0.0.1"],
         "ports": [{"port": 0, "protocol": "X", "nodePort": 1}, {"port": 0, "protocol": "X", "nodePort": 1, "name": "A"}],
@@ -183,7 +183,7 @@ fn node_ports_are_allocated_and_released() {
 }
 
 #[test]
-fn health_check_port() {
+fn validates_the_health_check_port() {
     let (fixture, def) = (TestContext::default(), def1());
     let spec = json!({"type": "LoadBalancer", "externalTrafficPolicy": "Local", "ports": [{"port": 80}]});
     assert_eq!(create_errors(&def, json!({"spec": spec})), "");
@@ -192,7 +192,7 @@ fn health_check_port() {
 }
 
 #[test]
-fn table() {
+fn prints_a_row() {
     let svc = json!({"metadata": {"name": "s"}, "spec": {"type": "LoadBalancer", "clusterIPs": ["10.0.0.1"], "selector": {"a": "b"},
         "ports": [{"port": 80, "nodePort": 30080, "protocol": "TCP"}, {"port": 53, "protocol": "UDP"}]}});
     assert_eq!(

@@ -53,7 +53,7 @@ impl Run {
 }
 
 #[test]
-fn without_a_behaviour() {
+fn limits_scaling_without_a_behaviour() {
     let mut run = Run::new(None, 10);
     let steps = [(0, 10), (15, 60), (30, 60), (45, 5), (60, 60), (200, 5), (361, 5), (380, 1), (700, 1)];
     let text: String = steps.into_iter().map(|(second, wanted)| run.step(second, wanted)).collect();
@@ -72,7 +72,7 @@ fn without_a_behaviour() {
 }
 
 #[test]
-fn by_a_behaviour() {
+fn limits_scaling_by_a_behaviour() {
     let mut run = Run::new(Some(usual()), 3);
     let steps = [(0, 100), (10, 100), (16, 100), (40, 100), (60, 4), (500, 4)];
     let text: String = steps.into_iter().map(|(second, wanted)| run.step(second, wanted)).collect();

@@ -42,7 +42,7 @@ fn by_utilization(pods: &[Arc<Pod>], used: &[i64], target: i64) -> Result<Utiliz
 }
 
 #[test]
-fn utilization_of_ready_pods() {
+fn computes_the_utilization_of_ready_pods() {
     let replicas = |used: &[i64], target| by_utilization(&ready(used.len()), used, target).unwrap().replicas;
     // Upstream's own cases: more, fewer, within the tolerance.
     assert_eq!(replicas(&[300, 500, 700], 30), 5);
@@ -104,7 +104,7 @@ fn missing_values_count_against_the_change() {
 }
 
 #[test]
-fn refusals() {
+fn reports_metrics_that_cannot_be_computed() {
     let bare = |value: &mut Value| value["spec"]["containers"][0]["resources"] = json!({});
     let pending = |value: &mut Value| value["status"]["phase"] = "Pending".into();
     let container = |pods: &[Arc<Pod>], name: &str| {
@@ -158,7 +158,7 @@ fn requests_of_pods_and_containers() {
 }
 
 #[test]
-fn metrics_of_other_objects() {
+fn computes_from_metrics_of_other_objects() {
     let pods = ready(4);
     let pods = Pods { pods: &pods, periods: periods(), now: now() };
     let none = Pods { pods: &[], periods: periods(), now: now() };

@@ -49,7 +49,7 @@ async fn any_request_reaches_a_kubelet() {
 
 /// The path that was authorized is the one that is sent, once cleaned; the query is the other server's alone.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn paths_and_queries() {
+async fn forwards_paths_and_queries() {
     let (cluster, kubelet) = cluster().await;
     let mut said = vec![];
     for rest in [

@@ -55,7 +55,7 @@ fn masked(text: &str) -> String {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn hostile_webhooks() {
+async fn rejects_responses_of_hostile_webhooks() {
     let ground = Ground::new(json!(["v1", "v1beta1"])).await;
     ground.make("v1beta1", "a").await;
     let text = |code: u16, body: &str| -> Behaviour {

@@ -109,7 +109,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn messages() {
+    fn encodes_and_decodes_health_messages() {
         assert_eq!(&request("")[..], [0, 0, 0, 0, 0]);
         assert_eq!(&request("ab")[..], [0, 0, 0, 0, 4, 0x0a, 2, b'a', b'b']);
         assert_eq!(health(&[0, 0, 0, 0, 2, 8, 1]), Ok(()));

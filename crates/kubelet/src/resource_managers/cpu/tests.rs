@@ -73,7 +73,7 @@ fn whole_processors_of_guaranteed_pods_are_their_own() {
 }
 
 #[test]
-fn whole_cores_only() {
+fn allocates_whole_cores_only() {
     let dir = tempfile::tempdir().unwrap();
     let mut manager =
         open(dir.path(), CpuOptions { whole_cores: true, strict_reservation: true, ..CpuOptions::default() });

@@ -80,7 +80,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn options_of_queries() {
+    fn reads_the_options_of_queries() {
         let now = "2026-01-01T00:00:00Z".parse().unwrap();
         let queries = [
             "",

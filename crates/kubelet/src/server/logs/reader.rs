@@ -346,7 +346,7 @@ mod tests {
     proptest! {
         #![proptest_config(ProptestConfig::with_cases(64))]
         #[test]
-        fn the_last_lines(
+        fn reads_the_last_lines(
             lines in proptest::collection::vec(0_usize..3000, 0..120),
             count in 0_u64..130,
             whole in any::<bool>(),

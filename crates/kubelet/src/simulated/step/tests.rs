@@ -183,7 +183,7 @@ fn a_plain_pod_is_written_once_at_its_start_and_once_at_its_end() {
 }
 
 #[test]
-fn a_crash_loop() {
+fn restarts_with_growing_delays() {
     expect_test::expect![[r#"
         +0s Running ready=False/ContainersNotReady | c#1 CrashLoopBackOff "back-off 10s restarting failed container=c pod=p_n(u)" last=Error(3)
           +0s Started: Container started

@@ -45,7 +45,7 @@ fn append(log: &PathBuf, stream: &str, text: &str) {
 }
 
 #[tokio::test]
-async fn whole_logs() {
+async fn serves_whole_logs() {
     let served = Served::start().await;
     let (old, old_log) = running(&served, 0).await;
     append(&old_log, "stdout", "before");

@@ -104,7 +104,7 @@ fn masked(value: &mut Value) {
 }
 
 #[tokio::test]
-async fn the_summary_of_stats() {
+async fn serves_the_summary_of_stats() {
     let served = Served::start().await;
     with_pod(&served).await;
     let logs = served.fake.cx.config.pod_log_dir.join("n_p_u/c");

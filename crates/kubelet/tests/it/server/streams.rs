@@ -35,7 +35,7 @@ async fn node() -> (Served, String, String) {
 }
 
 #[tokio::test]
-async fn what_is_refused() {
+async fn rejects_invalid_requests() {
     let (served, ..) = node().await;
     let mut lines = vec![];
     for (method, path) in [
@@ -149,7 +149,7 @@ impl Client {
 }
 
 #[tokio::test]
-async fn sessions() {
+async fn serves_exec_sessions() {
     let (served, sandbox, container) = node().await;
     let path = "/exec/n/p/u/c?input=1&output=1&command=exit&command=7";
     let mut client = Client::connect(&served, path, "v4.channel.k8s.io").await;

@@ -162,7 +162,7 @@ mod law {
         #![proptest_config(ProptestConfig::with_cases(64))]
         /// Of a gang as many pods are on nodes as it needs at least, or none; no node holds more than it can.
         #[test]
-        fn enough_or_none(count in 1_usize..6, sizes in prop::collection::vec(1_usize..5, 1..7), machines in 1_usize..5) {
+        fn binds_enough_pods_of_a_group_or_none(count in 1_usize..6, sizes in prop::collection::vec(1_usize..5, 1..7), machines in 1_usize..5) {
             let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
             runtime.block_on(async {
                 let names: Vec<String> = (0..machines).map(|n| format!("n{n}")).collect();

@@ -176,7 +176,7 @@ fn order_follows_the_configuration() {
 }
 
 #[test]
-fn null_and_empty() {
+fn distinguishes_null_from_empty() {
     let mut s = Server::custom();
     s.apply("a", json!({"map": {}, "list": [], "struct": {}, "string": null}));
     s.check(&expect![[r#"

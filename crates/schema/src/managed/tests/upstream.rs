@@ -78,7 +78,7 @@ fn the_annotation_follows_kubectl_only() {
 }
 
 #[test]
-fn defaulted_list_keys() {
+fn fills_in_defaulted_list_keys() {
     let mut s = Server::builtin("", "v1", "Service");
     s.apply("a", json!({"spec": {"ports": [{"port": 80}, {"port": 80, "protocol": "UDP"}]}}));
     s.check(&expect![[r#"
@@ -125,7 +125,7 @@ fn config_maps_conflict_by_key() {
 }
 
 #[test]
-fn pods_and_their_status() {
+fn applies_pods_and_their_status() {
     let mut s = Server::builtin("", "v1", "Pod");
     s.reset = Some(FieldSet::from_paths(&[&["status"]]));
     let spec = json!({"containers": [{"name": "c", "image": "i"}], "restartPolicy": "Always"});
@@ -161,7 +161,7 @@ fn appliers_keep_their_time_when_nothing_changes() {
 }
 
 #[test]
-fn containers_of_several_appliers() {
+fn merges_containers_of_several_appliers() {
     let mut s = Server::builtin("apps", "v1", "Deployment");
     let pod = |containers: Value| deployment(json!({"template": {"spec": {"containers": containers}}}));
     s.apply("app", pod(json!([{"name": "app", "image": "app:1", "env": [{"name": "A", "value": "1"}]}])));
