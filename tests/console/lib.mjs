@@ -76,7 +76,7 @@ export async function browser() {
   });
 }
 
-/** A page whose every error is a failure: of scripts, and of the policy. */
+/** A page on which every error is a failure: of scripts, and of the policy. */
 export async function newPage(of, options = {}) {
   const context = await of.newContext({ viewport: { width: 1280, height: 760 }, reducedMotion: "reduce", ignoreHTTPSErrors: true, ...options });
   const page = await context.newPage();

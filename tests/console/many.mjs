@@ -1,4 +1,4 @@
-// 50,000 pods: a real page and a real server, whose list of pods is answered here, page by page, as the server's Table is.
+// 50,000 pods: a real page and a real server; its list of pods is answered here, page by page, as the server's Table is.
 import { check, console_, equal, holds, newPage, until } from "./lib.mjs";
 
 const COUNT = 50_000;

@@ -3,11 +3,11 @@
 //! - Crates depend only on crates further down the list, which is that of ARCHITECTURE.md (`arrows`).
 //! - Every Rust file opens with `//!`, has at most `MOST_LINES` lines, and a module's root is `name.rs`, never `mod.rs`.
 //! - `unsafe` appears in the listed files only; leftovers (`todo!`, `dbg!`) appear nowhere.
-//! - The vocabulary is the field's (`vocabulary`).
+//! - The vocabulary is the field's (`vocabulary`), in comments, pages and messages (`comments`).
 //! - A kind, a controller and a plugin are named in few files (`places`).
 //! - The crate `kaji` is wiring (`wiring`).
 //! - `select!` in what runs in a simulation is `biased` (`selects`).
-//! - Paths that pages name exist.
+//! - Paths that pages name exist, and so do the tests that docs/security.md names and the methods of ARCHITECTURE.md.
 //! - The limits are the same here, in clippy.toml and in CONTRIBUTING.md.
 //!
 //! Lists of exceptions only shrink: an exception that is not needed any more is a complaint. Each rule is broken on purpose in
@@ -15,11 +15,13 @@
 
 use source::Source;
 use std::{
+    collections::BTreeSet,
     fs, io,
     path::{Path, PathBuf},
 };
 
 mod arrows;
+mod comments;
 mod places;
 mod selects;
 mod source;
@@ -58,6 +60,9 @@ struct Findings {
     units: Vec<String>,
     /// Unit, file, line and word.
     words: Vec<(String, String, usize, String)>,
+    /// Functions, and those that pages name, with the page.
+    functions: BTreeSet<String>,
+    named_functions: Vec<(String, String)>,
     places: places::Places,
     wiring: wiring::Wiring,
     too_long: Vec<String>,
@@ -78,21 +83,21 @@ pub fn check(root: &Path) -> Result<Vec<String>, TidyError> {
 fn files_of(root: &Path) -> Result<Findings, TidyError> {
     let mut findings = Findings::default();
     for dir in ["crates", "examples", "fuzz", "xtask"] {
-        visit(&root.join(dir), &["rs"], &mut |path, text| findings.rust(&shown(root, path), text))?;
+        visit(&root.join(dir), &|e| e == "rs", &mut |path, text| findings.rust(&shown(root, path), text))?;
     }
-    for dir in ["tests", ".ci", "xtask", "examples", "crates/kaji/tests"] {
+    for dir in [".ci", "crates", "docs", "examples", "fuzz", "packaging", "tests", "xtask"] {
         let dir = root.join(dir);
         if dir.is_dir() {
-            visit(&dir, &["sh", "py"], &mut |path, text| findings.script(&shown(root, path), text))?;
+            let has_prose = |extension: &str| comments::scanner(extension).is_some();
+            visit(&dir, &has_prose, &mut |path, text| findings.prose(root, path, text))?;
         }
     }
-    for dir in ["", "docs"] {
-        let dir = root.join(dir);
-        for path in entries(&dir)?.into_iter().filter(|path| path.extension().is_some_and(|e| e == "md")) {
-            let text = read(&path)?;
-            findings.complaints.extend(missing_paths(root, &shown(root, &path), &text));
-            findings.markdown(&shown(root, &path), &text);
-        }
+    for path in entries(root)?.iter().filter(|path| extension(path) == "md") {
+        findings.prose(root, path, &read(path)?);
+    }
+    // The one script without an extension.
+    if let Ok(text) = read(&root.join(".ci/run")) {
+        findings.words(".ci/run", ".ci/run", vocabulary::prose(&comments::hashes(&text)));
     }
     let page = |name: &str| read(&root.join(name));
     findings.complaints.extend(limits(&page("clippy.toml")?, &page("CONTRIBUTING.md")?));
@@ -119,15 +124,27 @@ impl Findings {
         }
         self.places.visit(path, &source);
         self.wiring.visit(path, text);
+        let pairs = source.identifiers.iter().zip(source.identifiers.iter().skip(1));
+        let functions = pairs.filter(|((_, keyword), _)| keyword == "fn").map(|(_, (_, name))| name.clone());
+        self.functions.extend(functions);
         self.words(&unit, path, vocabulary::rust(&source));
     }
 
-    fn markdown(&mut self, path: &str, text: &str) {
-        self.words(path, path, vocabulary::markdown(text));
-    }
-
-    fn script(&mut self, path: &str, text: &str) {
-        self.words(path, path, vocabulary::script(text));
+    /// A page, a script or a source in another language.
+    fn prose(&mut self, root: &Path, path: &Path, text: &str) {
+        let name = shown(root, path);
+        if extension(path) == "md" {
+            self.complaints.extend(missing_paths(root, &name, text));
+        }
+        let functions = match name.as_str() {
+            TESTED => named_tests(text),
+            MAP => named_methods(text),
+            _ => vec![],
+        };
+        self.named_functions.extend(functions.into_iter().map(|function| (name.clone(), function)));
+        if let Some(texts) = comments::scanner(extension(path)) {
+            self.words(&name, &name, vocabulary::prose(&texts(text)));
+        }
     }
 
     fn words(&mut self, unit: &str, path: &str, words: Vec<(usize, String)>) {
@@ -146,6 +163,12 @@ impl Findings {
         complaints.extend(exceptions(&self.mod_files, MOD_FILES, "has a mod.rs"));
         complaints.extend(exceptions(&self.with_unsafe_code, unsafe_files, "holds unsafe code"));
         complaints.extend(exceptions(&self.drawing, drawing, "has a select! without biased;"));
+        let missing = self.named_functions.iter().filter(|(_, function)| !self.functions.contains(function));
+        complaints.extend(
+            missing.map(|(page, function)| {
+                format!("{page} names the function {function}, which does not exist")
+            }),
+        );
         complaints.extend(self.places.complaints());
         complaints.extend(self.wiring.complaints());
         complaints.extend(vocabulary::complaints(&self.units, &self.words, vocabulary::NOT_CLEAN));
@@ -188,14 +211,26 @@ fn entries(dir: &Path) -> Result<Vec<PathBuf>, TidyError> {
     Ok(entries)
 }
 
-/// Hands over the files below a directory that have one of the extensions.
-fn visit(dir: &Path, extensions: &[&str], visitor: &mut dyn FnMut(&Path, &str)) -> Result<(), TidyError> {
+/// Folders with files of others, or without sources.
+const SKIPPED: &[&str] = &["target", "vendor", "node_modules"];
+
+/// The extension of a file's name; `""` without one.
+fn extension(path: &Path) -> &str {
+    path.extension().and_then(|extension| extension.to_str()).unwrap_or_default()
+}
+
+/// Hands over the files below a directory with an extension that is accepted.
+fn visit(
+    dir: &Path,
+    accepts: &dyn Fn(&str) -> bool,
+    visitor: &mut dyn FnMut(&Path, &str),
+) -> Result<(), TidyError> {
     for path in entries(dir)? {
         if path.is_dir() {
-            if path.file_name().is_some_and(|n| n != "target") {
-                visit(&path, extensions, visitor)?;
+            if !SKIPPED.iter().any(|skipped| path.ends_with(skipped)) {
+                visit(&path, accepts, visitor)?;
             }
-        } else if path.extension().is_some_and(|e| extensions.iter().any(|extension| e == *extension)) {
+        } else if accepts(extension(&path)) {
             visitor(&path, &read(&path)?);
         }
     }
@@ -225,6 +260,30 @@ fn missing_paths(root: &Path, page: &str, text: &str) -> Vec<String> {
         quoted.filter(|q| places.iter().any(|place| q.starts_with(place)) && q.chars().all(character));
     let missing = paths.filter(|path| !root.join(path).exists());
     missing.map(|path| format!("{page} names {path}, which does not exist")).collect()
+}
+
+/// The page with a promise in each row of its tables and, in the last column, the tests that hold it.
+const TESTED: &str = "docs/security.md";
+
+/// The functions between backquotes in the last columns of a page's tables.
+fn named_tests(text: &str) -> Vec<String> {
+    let rows = text.lines().filter(|line| line.starts_with('|'));
+    let columns = rows.filter_map(|row| row.trim_end_matches([' ', '|']).rsplit('|').next());
+    let quoted = columns.flat_map(|column| column.split('`').skip(1).step_by(2));
+    let is_function =
+        |name: &&str| name.chars().all(|c| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '_');
+    quoted.filter(|name| !name.is_empty()).filter(is_function).map(str::to_owned).collect()
+}
+
+/// The page that says where to find what.
+const MAP: &str = "ARCHITECTURE.md";
+
+/// The methods between backquotes on a page: those of `Type::method`.
+fn named_methods(text: &str) -> Vec<String> {
+    let quoted = text.split('`').skip(1).step_by(2).filter_map(|quoted| quoted.split_once("::"));
+    let is_type = |name: &str| name.starts_with(|c: char| c.is_ascii_uppercase());
+    let methods = quoted.filter(|(name, _)| is_type(name)).map(|(_, method)| method.to_owned());
+    methods.filter(|method| method.chars().all(|c| c.is_ascii_lowercase() || c == '_')).collect()
 }
 
 /// Complaints about limits that differ between here, clippy's configuration and the page for contributors.

@@ -1,7 +1,8 @@
 //! The words of a Rust file: comments, identifiers and code without either comments or literals.
 //!
 //! Invariants: string and character literals are never taken for comments or identifiers, so that texts which upstream
-//! prints are outside every rule; consecutive comment lines are one text, so that a phrase is found across a line break.
+//! prints are outside every rule but that of messages; consecutive comment lines are one text, so that a phrase is found across a
+//! line break.
 
 /// What a Rust file consists of, as far as tidy's rules need it.
 #[derive(Debug, Default, PartialEq)]
@@ -12,12 +13,18 @@ pub struct Source {
     pub identifiers: Vec<(usize, String)>,
     /// The contents of string literals.
     pub strings: Vec<String>,
+    /// Those among them that are log messages or texts of errors (`#[error("…")]`), with their lines.
+    pub messages: Vec<(usize, String)>,
 }
+
+/// The macros that log.
+const LOGS: &[&str] = &["trace", "debug", "info", "warn", "error"];
 
 impl Source {
     /// Splits the text of a file.
     pub fn parse(text: &str) -> Source {
-        let mut lexer = Lexer { rest: text, line: 1, last_comment: 0, source: Source::default() };
+        let mut lexer =
+            Lexer { rest: text, line: 1, last_comment: 0, message: None, source: Source::default() };
         while !lexer.rest.is_empty() {
             lexer.token();
         }
@@ -30,6 +37,8 @@ struct Lexer<'a> {
     line: usize,
     /// The line on which the last line comment stood.
     last_comment: usize,
+    /// The open parentheses within a log macro or an error's attribute, if the lexer is in one.
+    message: Option<usize>,
     source: Source,
 }
 
@@ -58,13 +67,39 @@ impl<'a> Lexer<'a> {
         } else if first == '\'' {
             self.character_or_lifetime();
         } else if first.is_alphabetic() || first == '_' {
-            let line = self.line;
-            let word = |c: char| c.is_alphanumeric() || c == '_';
-            let length = self.rest.find(|c| !word(c)).unwrap_or(self.rest.len());
-            let identifier = self.take(length).to_owned();
-            self.source.identifiers.push((line, identifier));
+            self.identifier();
         } else {
+            self.parenthesis(first);
             self.take(first.len_utf8());
+        }
+    }
+
+    fn identifier(&mut self) {
+        let line = self.line;
+        let word = |c: char| c.is_alphanumeric() || c == '_';
+        let length = self.rest.find(|c| !word(c)).unwrap_or(self.rest.len());
+        let identifier = self.take(length).to_owned();
+        let opens = self.rest.starts_with("!(") && LOGS.contains(&identifier.as_str());
+        if opens || identifier == "error" && self.rest.starts_with('(') {
+            self.message.get_or_insert(0);
+        }
+        self.source.identifiers.push((line, identifier));
+    }
+
+    /// Counts parentheses within what has messages, and leaves it with the last one.
+    fn parenthesis(&mut self, c: char) {
+        self.message = match (self.message, c) {
+            (Some(open), '(') => Some(open + 1),
+            (Some(0 | 1), ')') => None,
+            (Some(open), ')') => Some(open - 1),
+            (message, _) => message,
+        };
+    }
+
+    fn literal(&mut self, line: usize, text: &str) {
+        self.source.strings.push(text.to_owned());
+        if self.message.is_some() {
+            self.source.messages.push((line, text.to_owned()));
         }
     }
 
@@ -91,16 +126,18 @@ impl<'a> Lexer<'a> {
             ends
         });
         let end = end.map_or(self.rest.len(), |end| begin + end);
+        let line = self.line;
         let literal = self.take(end + 1);
-        self.source.strings.push(literal.get(begin..end).unwrap_or_default().to_owned());
+        self.literal(line, literal.get(begin..end).unwrap_or_default());
     }
 
     fn raw_string(&mut self, hashes: usize) {
         let begin = self.rest.find('"').unwrap_or_default() + 1;
         let close = format!("\"{}", "#".repeat(hashes));
         let end = self.rest[begin..].find(&close).map_or(self.rest.len(), |end| begin + end);
+        let line = self.line;
         let literal = self.take(end + close.len());
-        self.source.strings.push(literal.get(begin..end).unwrap_or_default().to_owned());
+        self.literal(line, literal.get(begin..end).unwrap_or_default());
     }
 
     /// `'a'`, `'\n'` and `'\u{1f}'` are literals; `'a` is a lifetime.
@@ -147,6 +184,16 @@ mod tests {
         assert_eq!(source.strings, ["// no \\\" b", "raw \" c"]);
         let names: Vec<&str> = source.identifiers.iter().map(|(_, name)| name.as_str()).collect();
         assert_eq!(names, ["fn", "f", "a", "x", "a", "str", "let", "c", "let", "q", "g"]);
+    }
+
+    #[test]
+    fn finds_log_messages_and_texts_of_errors() {
+        let source = Source::parse(
+            "fn f() { g(\"a\"); tracing::warn!(x = h(\"b\"), \"c ( d\"); i(\"e\"); }\n#[error(\"f {}\", j(0))]\nerror!(\n\"g\");\nk(\"h\")",
+        );
+        let found: Vec<(usize, &str)> = source.messages.iter().map(|(line, m)| (*line, m.as_str())).collect();
+        assert_eq!(found, [(1, "b"), (1, "c ( d"), (2, "f {}"), (4, "g")]);
+        assert_eq!(source.strings.len(), 7);
     }
 
     #[test]

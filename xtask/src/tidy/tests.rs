@@ -147,15 +147,39 @@ fn complains_about_each_rule_of_words_and_pages_that_is_broken() {
         &format!("#!/bin/bash\ntrue\n# For {word} asks.\n"),
         expect![[r#"tests/new/walk.sh:3 has the banned word "whoever"; CONTRIBUTING.md says what to write"#]],
     );
+    for (path, text) in [
+        ("tests/new/README.md", format!("# A\n\nFor {word} asks.\n")),
+        ("docs/how-to/new.md", format!("# A\n\nFor {word} asks.\n")),
+        ("examples/new.yaml", format!("a: b\n\n# For {word} asks.\n")),
+        ("tests/new/walk.mjs", format!("f();\n\n// For {word} asks.\n")),
+        (a, format!("//! A.\n\n#[error(\"for {word}\")]\nstruct E;\n")),
+    ] {
+        let tree = Tree::good();
+        tree.write(path, &text);
+        let complaint = format!("{path}:3 has the banned word {word:?}; CONTRIBUTING.md says what to write");
+        assert_eq!(tree.complaints(), [complaint]);
+    }
     broken(
         "docs/new.md",
         "# A\n\n```\ncrates/no\n```\nin `crates/a/src/` and `crates/a/src/gone.rs`\n",
         expect!["docs/new.md names crates/a/src/gone.rs, which does not exist"],
     );
     broken(
+        "docs/security.md",
+        "| promise | default | held by |\n|---|---|---|\n| `no` | `neither` | a: `complaints`, `rejects_it` (`a.rs`) |\n",
+        expect![
+            "docs/security.md names the function complaints, which does not exist\ndocs/security.md names the function rejects_it, which does not exist"
+        ],
+    );
+    broken(
         "clippy.toml",
         "too-many-lines-threshold = 80\n",
         expect![[r#"CONTRIBUTING.md does not say "Files have at most 600 lines, functions at most 80""#]],
+    );
+    broken(
+        "ARCHITECTURE.md",
+        &format!("{}\n| a thing | `Stack::serves_it` in `a.rs` |\n", arrows::tests::good_page()),
+        expect!["ARCHITECTURE.md names the function serves_it, which does not exist"],
     );
     broken(
         "ARCHITECTURE.md",

@@ -1,10 +1,11 @@
 //! Banned words: the vocabulary is the field's, and sentences have a subject that is a thing or a role.
 //!
-//! Comments and identifiers of Rust files, comments of shell scripts, comments and docstrings of Python files, and the text of
-//! Markdown files are checked; other string literals and inline code are not, since texts that upstream prints are kept exactly. A
-//! unit is a crate, one Markdown file, or one script. The units in `NOT_CLEAN` may still have findings; one that has none left is a complaint, so that the list only shrinks.
+//! Comments and identifiers of Rust files, their log messages and the texts of their errors, comments of scripts and of sources in other
+//! languages, and the text of Markdown files are checked; other string literals and inline code are not, since texts that upstream prints
+//! are kept exactly. A unit is a crate, or another file. The units in `NOT_CLEAN` may still have findings; one that has none left is a
+//! complaint, so that the list only shrinks.
 
-use super::source::Source;
+use super::{comments::Text, source::Source};
 
 /// Units with findings that are still to be mended. Only remove lines here.
 pub const NOT_CLEAN: &[&str] = &[];
@@ -33,6 +34,9 @@ const WORDS: &[&str] = &[
 /// Phrases that do not appear in comments.
 const PHRASES: &[&str] =
     &["one's own", "no one", "is told", "was told", "are told", "were told", "goes away"];
+
+/// Words and phrases that do not appear in log messages and texts of errors: an administrator searches for the field's terms.
+const PICTURES: &[&str] = &["anew", "brought", "goes on", "of before", "given back"];
 
 /// Identifiers that are pictures where the field has a term.
 const NAMES: &[&str] = &[
@@ -63,9 +67,12 @@ const NAMES: &[&str] = &[
 
 /// The findings in a Rust file: lines and what is wrong with each.
 pub fn rust(source: &Source) -> Vec<(usize, String)> {
-    let mut findings = vec![];
-    for (line, comment) in &source.comments {
-        findings.extend(prose(comment).into_iter().map(|word| (*line, word)));
+    let mut findings = prose(&source.comments);
+    findings.extend(prose(&source.messages));
+    for (line, message) in &source.messages {
+        let words = format!(" {} ", message.to_lowercase());
+        let pictures = PICTURES.iter().filter(|picture| words.contains(&format!(" {picture} ")));
+        findings.extend(pictures.map(|picture| (*line, (*picture).to_owned())));
     }
     for (line, name) in &source.identifiers {
         let banned = NAMES.contains(&name.as_str());
@@ -77,71 +84,13 @@ pub fn rust(source: &Source) -> Vec<(usize, String)> {
     findings
 }
 
-/// The findings in a Markdown file, outside of code.
-pub fn markdown(text: &str) -> Vec<(usize, String)> {
-    let mut findings = vec![];
-    let mut code = false;
-    let mut paragraph = (1, String::new());
-    for (index, line) in text.lines().chain([""]).enumerate() {
-        let fence = line.trim_start().starts_with("```");
-        code ^= fence;
-        if code || fence || line.trim().is_empty() {
-            findings.extend(prose(&paragraph.1).into_iter().map(|word| (paragraph.0, word)));
-            paragraph = (index + 2, String::new());
-        } else {
-            paragraph.1.push_str(line);
-            paragraph.1.push(' ');
-        }
-    }
-    findings
-}
-
-/// The findings in the comments of a shell script or Python file, and in docstrings.
-pub fn script(text: &str) -> Vec<(usize, String)> {
-    const DOCSTRING: &str = "\"\"\"";
-    let mut findings = vec![];
-    let (mut docstring, mut paragraph) = (false, (1, String::new()));
-    for (index, line) in text.lines().chain([""]).enumerate() {
-        let quotes = line.matches(DOCSTRING).count();
-        let comment = if docstring || quotes > 0 { Some(line) } else { comment_of(line) };
-        docstring ^= quotes % 2 == 1;
-        let follows_code = quotes == 0 && !docstring && !line.trim_start().starts_with('#');
-        match comment {
-            Some(comment) if follows_code => {
-                findings.extend(prose(&paragraph.1).into_iter().map(|word| (paragraph.0, word)));
-                findings.extend(prose(comment).into_iter().map(|word| (index + 1, word)));
-                paragraph = (index + 2, String::new());
-            }
-            Some(comment) => {
-                paragraph.1.push_str(comment);
-                paragraph.1.push(' ');
-            }
-            None => {
-                findings.extend(prose(&paragraph.1).into_iter().map(|word| (paragraph.0, word)));
-                paragraph = (index + 2, String::new());
-            }
-        }
-    }
-    findings
-}
-
-/// The comment of a line: from a `#` at its begin, or after a blank and outside of quotes.
-fn comment_of(line: &str) -> Option<&str> {
-    let (mut quote, mut after_blank) = (None, true);
-    for (at, c) in line.char_indices() {
-        match (quote, c) {
-            (None, '#') if after_blank => return Some(&line[at + 1..]),
-            (None, '"' | '\'') => quote = Some(c),
-            (Some(open), c) if open == c => quote = None,
-            _ => {}
-        }
-        after_blank = c.is_whitespace();
-    }
-    None
+/// The findings in the prose of other files (`comments`).
+pub fn prose(texts: &[Text]) -> Vec<(usize, String)> {
+    texts.iter().flat_map(|(line, text)| banned(text).into_iter().map(|word| (*line, word))).collect()
 }
 
 /// The banned words and phrases of a text, without what is between backquotes.
-fn prose(text: &str) -> Vec<String> {
+fn banned(text: &str) -> Vec<String> {
     let text: Vec<&str> = text.split('`').step_by(2).collect();
     let text = text.join(" ").to_lowercase().replace('’', "'");
     let letter = |c: char| c.is_alphanumeric() || c == '\'' || c == '_';
@@ -215,23 +164,22 @@ mod tests {
     }
 
     #[test]
-    fn finds_words_in_markdown_but_not_in_code() {
-        let word = ["every", "one"].concat();
-        let text = format!("# A\n\nfine\n\n```\n{word}\n```\n`{word}` and\n{word}\n");
-        assert_eq!(markdown(&text), [(8, word)]);
+    fn finds_words_and_pictures_in_messages() {
+        let word = ["some", "one"].concat();
+        let text = format!(
+            "fn f() {{ tracing::warn!(a = \"b\", \"asked by {word}\"); warn!(\"it is made a{}\"); g(\"{word}\"); }}\n#[error(\"{word}\")]\nstruct E;\n",
+            "new here"
+        );
+        let found = rust(&Source::parse(&text));
+        let found: Vec<(usize, &str)> = found.iter().map(|(line, word)| (*line, word.as_str())).collect();
+        assert_eq!(found, [(1, word.as_str()), (2, word.as_str()), (1, "anew")]);
     }
 
     #[test]
-    fn finds_words_in_comments_of_scripts_but_not_in_commands() {
-        let word = ["who", "se"].concat();
-        let shell = format!(
-            "#!/bin/bash\n# A pod {word}\n# name is\necho {word} '# {word}' \"# {word}\" ${{#{word}}} # of {word}\nis_{word}\n"
-        );
-        assert_eq!(script(&shell), [(1, word.clone()), (4, word.clone())]);
-        let python = format!(
-            "x = '{word}'\ndef f():\n    \"\"\"Of one\n    {word} name\n    \"\"\"\n    return '{word}'\n"
-        );
-        assert_eq!(script(&python), [(3, word)]);
+    fn finds_words_in_prose_but_not_between_backquotes() {
+        let word = ["every", "one"].concat();
+        let texts = [(1, format!("`{word}` and")), (8, format!("of {word}'s"))];
+        assert_eq!(prose(&texts), [(8, word)]);
     }
 
     #[test]

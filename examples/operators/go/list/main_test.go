@@ -45,7 +45,7 @@ func TestPrintsWhatThereIs(t *testing.T) {
 	shows(t, lines, "1 samples", "  default/second: map[message:good night]")
 	must(t, k8s.Delete(t.Context(), second))
 	shows(t, lines, "0 samples")
-	// It ends when it is told to.
+	// It ends when its context is cancelled.
 	cancel()
 	for lines.Scan() {
 	}

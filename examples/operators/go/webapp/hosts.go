@@ -21,7 +21,7 @@ func (h hosts) holder(ctx context.Context, host string) (string, error) {
 	return list.Data[host], err
 }
 
-// claim takes the host, unless another has it, and says whose it is then.
+// claim takes the host, unless another has it, and returns the owner of the host.
 func (h hosts) claim(ctx context.Context, host, owner string) (string, error) {
 	list, err := h.read(ctx)
 	if err != nil || list.Data[host] != "" {

@@ -1,4 +1,4 @@
-// Package shared has the control of `kaji envtest serve` in Go, plain HTTP, and a suite whose tests share one set-up by it.
+// Package shared has the control of `kaji envtest serve` in Go, plain HTTP, and a suite of tests that share one set-up by it.
 package shared
 
 import (
