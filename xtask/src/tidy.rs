@@ -122,7 +122,9 @@ impl Findings {
         if selects::draws(path, text) {
             self.drawing.push(path.to_owned());
         }
-        self.places.visit(path, &source);
+        // Tests at the end of a file are none of the product's places.
+        let product = text.split("\n#[cfg(test)]\nmod tests {").next().unwrap_or(text);
+        self.places.visit(path, &Source::parse(product));
         self.wiring.visit(path, text);
         let pairs = source.identifiers.iter().zip(source.identifiers.iter().skip(1));
         let functions = pairs.filter(|((_, keyword), _)| keyword == "fn").map(|(_, (_, name))| name.clone());

@@ -6,12 +6,13 @@
 //!   (`disrupted`).
 //! - The API server lowers the number as well; every write names the resourceVersion that it was decided for.
 //!
-//! Owners of the kinds that every cluster has are read from informers, others by their scale (`foreign`). What was to be disrupted
+//! Owners of the kinds that every cluster has are read from informers (`workloads`), others by their scale (`foreign`). What was to be disrupted
 //! and was not is cleared by a loop of its own (`stale`).
 
 mod disrupted;
 mod foreign;
 mod stale;
+mod workloads;
 
 use crate::{
     Descriptor, Start,
@@ -23,10 +24,7 @@ use kaji_meta::intstr::IntOrString;
 use kaji_runtime::{
     Change, Client, Controller, Cx, EventRecord, Informers, Key, OwnerRef, Plan, Projection, Reconciler,
     View,
-    objects::{
-        Deployment, MetaCondition, Pod, PodDisruptionBudget, PodDisruptionBudgetStatus, ReplicaSet,
-        ReplicationController, StatefulSet,
-    },
+    objects::{Deployment, MetaCondition, Pod, PodDisruptionBudget, PodDisruptionBudgetStatus},
 };
 use serde_json::{Map, Value, json};
 use std::{
@@ -39,9 +37,6 @@ const ALLOWED: &str = "DisruptionAllowed";
 const SYNC_FAILED: &str = "SyncFailed";
 /// How long after a failure the count is tried again.
 const RETRY: Duration = Duration::from_secs(10);
-/// Owners that informers have: kinds and their versions.
-const WATCHED: [(&str, &str); 3] =
-    [("ReplicaSet", "apps/v1"), ("StatefulSet", "apps/v1"), ("ReplicationController", "v1")];
 
 const COMPONENT: &str = "disruption-controller";
 
@@ -59,9 +54,7 @@ fn controller(informers: &Arc<Informers>) -> Controller {
     Controller::new(Budgets::default(), informers)
         .reads::<PodDisruptionBudget>(|change, _| vec![change.any().metadata.key()])
         .reads::<Deployment>(|_, _| vec![])
-        .reads::<ReplicaSet>(|_, _| vec![])
-        .reads::<ReplicationController>(|_, _| vec![])
-        .reads::<StatefulSet>(|_, _| vec![])
+        .reads_workloads()
         .reads::<Pod>(keys_of_pod)
 }
 
@@ -97,17 +90,14 @@ fn foreign_owners(view: &View, key: &Key) -> Vec<OwnerRef> {
     let owners =
         pods.in_namespace(&key.namespace).filter(|p| budget.spec.selector.matches(&p.metadata.labels));
     let mut seen = HashSet::new();
-    let owners = owners.filter_map(|pod| pod.metadata.controller().filter(|owner| !is_watched(owner)));
+    let owners =
+        owners.filter_map(|pod| pod.metadata.controller().filter(|owner| !workloads::is_workload(owner)));
     owners.filter(|owner| seen.insert(owner.uid.clone())).cloned().collect()
 }
 
 /// Whether a budget is about the replicas that the owners of its pods want.
 fn counts_replicas(budget: &PodDisruptionBudget) -> bool {
     !budget.spec.max_unavailable.is_null() || budget.spec.min_available.is_string()
-}
-
-fn is_watched(owner: &OwnerRef) -> bool {
-    WATCHED.iter().any(|(kind, api_version)| owner.kind == *kind && owner.api_version == *api_version)
 }
 
 impl Reconciler for Budgets {
@@ -266,39 +256,13 @@ fn scale(pods: &[&Arc<Pod>], view: &View, foreign: &Scales) -> Result<(i64, bool
         }
         let found = match foreign.get(&owner.uid) {
             Some(replicas) => replicas.clone()?.map(|replicas| (owner.uid.clone(), replicas)),
-            None => controller_scale(owner, &pod.metadata.namespace, view),
+            None => workloads::scale(owner, &pod.metadata.namespace, view),
         };
         let (uid, replicas) =
             found.ok_or_else(|| format!("found no controllers for pod {:?}", pod.metadata.name))?;
         scales.insert(uid, replicas);
     }
     Ok((scales.values().sum(), unmanaged))
-}
-
-/// Uid and wanted replicas of what controls a pod in the end.
-fn controller_scale(owner: &OwnerRef, namespace: &str, view: &View) -> Option<(String, i64)> {
-    let is = |kind: &str, api_version: &str| owner.kind == kind && owner.api_version == api_version;
-    if is("ReplicaSet", "apps/v1") {
-        let sets = view.get::<ReplicaSet>();
-        let set = sets.get(namespace, &owner.name).filter(|s| s.metadata.uid == owner.uid)?;
-        let Some(parent) = set.metadata.controller().filter(|o| o.kind == "Deployment") else {
-            return Some((set.metadata.uid.clone(), set.replicas()));
-        };
-        let deployments = view.get::<Deployment>();
-        let deployment = deployments.get(namespace, &parent.name).filter(|d| d.metadata.uid == parent.uid)?;
-        return Some((deployment.metadata.uid.clone(), deployment.replicas()));
-    }
-    if is("StatefulSet", "apps/v1") {
-        let sets = view.get::<StatefulSet>();
-        let set = sets.get(namespace, &owner.name).filter(|s| s.metadata.uid == owner.uid)?;
-        return Some((set.metadata.uid.clone(), set.replicas()));
-    }
-    if is("ReplicationController", "v1") {
-        let all = view.get::<ReplicationController>();
-        let rc = all.get(namespace, &owner.name).filter(|r| r.metadata.uid == owner.uid)?;
-        return Some((rc.metadata.uid.clone(), rc.spec.replicas.unwrap_or(1)));
-    }
-    None
 }
 
 /// Whether the status shows this failure.
@@ -354,6 +318,7 @@ mod tests {
     use super::*;
     use crate::testing::{ago, reconcile, snapshot, text};
     use expect_test::expect;
+    use kaji_runtime::objects::{ReplicaSet, ReplicationController, StatefulSet};
 
     fn pod(name: &str, owner: Option<&str>, ready: bool) -> Value {
         let owners = owner.map(|kind| {

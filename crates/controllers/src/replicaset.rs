@@ -17,7 +17,7 @@ use kaji_runtime::{
     Change, Controller, Cx, EventRecord, Informers, Key, Meta, Plan, Projection, Reconciler, Step, View,
     Write,
     client::Target,
-    objects::{Condition, Pod, ReplicaSet, ReplicaStatus},
+    objects::{Condition, Pod, ReplicaSet, ReplicaStatus, Workload},
 };
 use serde_json::{Value, json};
 use std::{marker::PhantomData, sync::Arc, time::Duration};

@@ -25,7 +25,7 @@ use kaji_runtime::{
     Change, Controller, Cx, EventRecord, Informers, Key, Meta, PatchKind, Plan, Projection, Reconciler,
     Snapshot, Step, View, Write,
     client::Target,
-    objects::{ControllerRevision, PersistentVolumeClaim, Pod, StatefulSet},
+    objects::{ControllerRevision, PersistentVolumeClaim, Pod, StatefulSet, Workload},
 };
 use serde_json::{Value, json};
 use std::{

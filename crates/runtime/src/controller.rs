@@ -9,6 +9,7 @@ use crate::{
     events::Recorder,
     informer::{Change, Informers, Observed},
     meta::Key,
+    objects::{Workload, WorkloadVisitor, visit_workloads},
     plan::{Plan, Step, Write},
     queue::Queue,
     time,
@@ -129,6 +130,29 @@ impl Controller {
         wait: Duration,
         keys: impl Fn(&Change<T>, &View) -> Vec<Key> + Send + Sync + 'static,
     ) -> Self {
+        self.add_source(wait, keys);
+        self
+    }
+
+    /// Reads the kinds that [`visit_workloads`] shows. Their changes name no keys.
+    pub fn reads_workloads(mut self) -> Self {
+        struct Reading<'a>(&'a mut Controller);
+
+        impl WorkloadVisitor for Reading<'_> {
+            fn visit<W: Workload>(&mut self) {
+                self.0.add_source::<W>(Duration::ZERO, |_, _| vec![]);
+            }
+        }
+
+        visit_workloads(&mut Reading(&mut self));
+        self
+    }
+
+    fn add_source<T: Projection>(
+        &mut self,
+        wait: Duration,
+        keys: impl Fn(&Change<T>, &View) -> Vec<Key> + Send + Sync + 'static,
+    ) {
         let informer = self.informers.get::<T>();
         let (queue, earlier) = (self.queue.clone(), Arc::<[Source]>::from(&self.sources[..]));
         informer.handle(move |change| {
@@ -143,7 +167,6 @@ impl Controller {
             Box::pin(async move { source.synced().await })
         }));
         self.observed.insert((T::GROUP.into(), T::RESOURCE.into()), informer);
-        self
     }
 
     /// The number of workers (5 by default).

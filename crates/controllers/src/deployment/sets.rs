@@ -6,7 +6,7 @@ use kaji_meta::intstr::IntOrString;
 use kaji_runtime::{
     EventRecord, PatchKind, Step, Write,
     client::Target,
-    objects::{Deployment, ReplicaSet},
+    objects::{Deployment, ReplicaSet, Workload},
 };
 use serde_json::{Map, Value, json};
 use std::{cmp::Ordering, collections::BTreeMap, sync::Arc};

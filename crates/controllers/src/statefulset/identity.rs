@@ -2,7 +2,7 @@
 
 use kaji_runtime::{
     Meta, OwnerRef, Projection,
-    objects::{PersistentVolumeClaim, Pod, StatefulSet},
+    objects::{PersistentVolumeClaim, Pod, StatefulSet, Workload},
 };
 use serde_json::{Value, json};
 

@@ -1,7 +1,7 @@
 //! A stateful set's status out of its pods.
 
 use crate::shared::history::HASH_LABEL;
-use kaji_runtime::objects::{Pod, StatefulSet, StatefulSetStatus};
+use kaji_runtime::objects::{Pod, StatefulSet, StatefulSetStatus, Workload};
 use serde_json::{Value, json};
 use std::{sync::Arc, time::Duration};
 

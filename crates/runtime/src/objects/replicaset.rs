@@ -52,13 +52,6 @@ pub struct ReplicaSet {
     pub status: ReplicaStatus,
 }
 
-impl ReplicaSet {
-    /// Pods wanted.
-    pub fn replicas(&self) -> i64 {
-        self.spec.replicas.unwrap_or(1)
-    }
-}
-
 impl Projection for ReplicaSet {
     const GROUP: &'static str = "apps";
     const VERSION: &'static str = "v1";
@@ -115,11 +108,19 @@ impl Workload for ReplicaSet {
     fn pod_selector(&self) -> Selector {
         self.spec.selector.parsed.clone()
     }
+
+    fn replicas(&self) -> i64 {
+        self.spec.replicas.unwrap_or(1)
+    }
 }
 
 impl Workload for ReplicationController {
     fn pod_selector(&self) -> Selector {
         let labels = self.spec.selector.labels.iter();
         Selector::from_map(labels.map(|(key, value)| (key.as_str(), value.as_str())))
+    }
+
+    fn replicas(&self) -> i64 {
+        self.spec.replicas.unwrap_or(1)
     }
 }

@@ -65,6 +65,9 @@ impl<'de> Deserialize<'de> for MapSelector {
 pub trait Workload: crate::Projection {
     /// Which pods.
     fn pod_selector(&self) -> Selector;
+
+    /// How many pods are desired.
+    fn replicas(&self) -> i64;
 }
 
 /// Is shown every kind of [`visit_workloads`](super::visit_workloads).

@@ -110,11 +110,6 @@ pub struct StatefulSet {
 }
 
 impl StatefulSet {
-    /// Pods wanted.
-    pub fn replicas(&self) -> i64 {
-        self.spec.replicas.unwrap_or(1)
-    }
-
     /// The first pod's number.
     pub fn start(&self) -> i64 {
         self.spec.ordinals.as_ref().map_or(0, |o| o.start)
@@ -137,5 +132,9 @@ impl Projection for StatefulSet {
 impl Workload for StatefulSet {
     fn pod_selector(&self) -> Selector {
         self.spec.selector.parsed.clone()
+    }
+
+    fn replicas(&self) -> i64 {
+        self.spec.replicas.unwrap_or(1)
     }
 }
