@@ -2,7 +2,7 @@
 //!
 //! Invariant: a configuration that cannot be used keeps the cluster from starting.
 
-use crate::webhook_config::WebhookConfig;
+use crate::webhook_config::WebhookClientConfig;
 use bytes::Bytes;
 use kaji_audit::{AuditDependencies, AuditError, Options, Post};
 use kaji_meta::{SystemClock, random::SystemRandom};
@@ -33,7 +33,7 @@ struct AuditWebhook {
 impl AuditWebhook {
     /// The server that a kubeconfig file's current context names.
     async fn new(file: &Path) -> Result<AuditWebhook, String> {
-        let WebhookConfig { mut config, path } = WebhookConfig::read(file).await?;
+        let WebhookClientConfig { mut config, path } = WebhookClientConfig::read(file).await?;
         // The audit backend retries and counts its attempts.
         config.default_retry = false;
         let client = kube::Client::try_from(config).map_err(|e| format!("{}: {e}", file.display()))?;

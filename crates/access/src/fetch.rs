@@ -3,7 +3,7 @@
 //! Invariants: requests have a timeout, responses are bounded, and only a certificate of the given authorities (or, without
 //! any, the machine's) is trusted.
 
-use crate::webhook_config::WebhookConfig;
+use crate::webhook_config::WebhookClientConfig;
 use http_body_util::{BodyExt, Limited};
 use kaji_auth::{
     authn::{Fetch, Review},
@@ -127,7 +127,7 @@ impl Reviewer {
         timeout: Duration,
         observer: Option<AttemptObserver>,
     ) -> Result<Reviewer, String> {
-        let WebhookConfig { config, path } = WebhookConfig::read(kubeconfig).await?;
+        let WebhookClientConfig { config, path } = WebhookClientConfig::read(kubeconfig).await?;
         let client = kube::Client::try_from(config).map_err(|e| format!("{}: {e}", kubeconfig.display()))?;
         Ok(Reviewer { client, path, timeout, observer, slots: Semaphore::new(MAX_CONCURRENT) })
     }

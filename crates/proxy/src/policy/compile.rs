@@ -78,7 +78,7 @@ pub struct Compiled {
 
 /// The objects that rules follow from.
 #[derive(Clone, Default)]
-pub struct World {
+pub struct PolicyObjects {
     /// Policies.
     pub policies: Snapshot<NetworkPolicy>,
     /// Pods, of all nodes.
@@ -102,14 +102,14 @@ fn addresses(pod: &Pod, family: Family) -> impl Iterator<Item = IpAddr> {
 
 /// What policies become on a node.
 #[must_use]
-pub fn compile(world: &World, node: &str) -> Compiled {
+pub fn compile(objects: &PolicyObjects, node: &str) -> Compiled {
     let mut local: Local<'_> = HashMap::new();
-    for (_, (found, pod)) in local_pods(world, node) {
+    for (_, (found, pod)) in local_pods(objects, node) {
         local.entry(pod.metadata.uid.as_str()).or_default().extend(found.addresses.iter().copied());
     }
     Compiled {
-        v4: Compiler { world, node, local: &local, family: Family::V4 }.compile(),
-        v6: Compiler { world, node, local: &local, family: Family::V6 }.compile(),
+        v4: Compiler { objects, node, local: &local, family: Family::V4 }.compile(),
+        v6: Compiler { objects, node, local: &local, family: Family::V6 }.compile(),
     }
 }
 
@@ -118,17 +118,17 @@ type Local<'a> = HashMap<&'a str, Vec<IpAddr>>;
 
 /// The sandboxes of which the API shows the pods on this node, with these: rules apply to them.
 pub(super) fn local_pods<'a>(
-    world: &'a World,
+    objects: &'a PolicyObjects,
     node: &'a str,
 ) -> impl Iterator<Item = (&'a String, (&'a LocalPod, &'a Arc<Pod>))> {
-    world.local.iter().filter_map(move |(sandbox, local)| {
-        let pod = world.pods.get(&local.namespace, &local.name)?;
+    objects.local.iter().filter_map(move |(sandbox, local)| {
+        let pod = objects.pods.get(&local.namespace, &local.name)?;
         (local.is(pod) && pod.spec.node_name.as_str() == node).then_some((sandbox, (local, pod)))
     })
 }
 
 struct Compiler<'a> {
-    world: &'a World,
+    objects: &'a PolicyObjects,
     node: &'a str,
     local: &'a Local<'a>,
     family: Family,
@@ -145,9 +145,9 @@ impl Compiler<'_> {
     fn compile(&self) -> Rules {
         let mut rules = Rules::default();
         let mut groups: BTreeMap<(Direction, Vec<usize>), Vec<&Arc<Pod>>> = BTreeMap::new();
-        let policies: Vec<&Arc<NetworkPolicy>> = self.world.policies.iter().collect();
+        let policies: Vec<&Arc<NetworkPolicy>> = self.objects.policies.iter().collect();
         for pod in
-            self.world.pods.iter().filter(|pod| pod.spec.node_name.as_str() == self.node && connected(pod))
+            self.objects.pods.iter().filter(|pod| pod.spec.node_name.as_str() == self.node && connected(pod))
         {
             for direction in [Direction::Ingress, Direction::Egress] {
                 let own: Vec<usize> =
@@ -202,7 +202,7 @@ impl Compiler<'_> {
 
     /// Addresses of peers, and the pods among them.
     fn peers(&self, policy: &NetworkPolicy, peers: &[Peer]) -> (Peers, Vec<&Arc<Pod>>) {
-        let connected = || self.world.pods.iter().filter(|pod| connected(pod));
+        let connected = || self.objects.pods.iter().filter(|pod| connected(pod));
         if peers.is_empty() {
             return (Peers::All, connected().collect());
         }
@@ -224,7 +224,7 @@ impl Compiler<'_> {
         let namespace = match &peer.namespace_selector {
             None => pod.metadata.namespace == policy.metadata.namespace,
             Some(selector) => {
-                let namespace = self.world.namespaces.get("", &pod.metadata.namespace);
+                let namespace = self.objects.namespaces.get("", &pod.metadata.namespace);
                 namespace.is_some_and(|namespace| selector.matches(&namespace.metadata.labels))
             }
         };

@@ -3,7 +3,7 @@
 //! Invariant: each change writes the whole table of a family, in one transaction, and only if its rules differ.
 
 use super::{
-    compile::{Compiled, World, compile, local_pods},
+    compile::{Compiled, PolicyObjects, compile, local_pods},
     local::LocalPods,
     object::NetworkPolicy,
     tables::table,
@@ -91,7 +91,7 @@ fn inside(config: &PolicyConfig, work: impl FnOnce() -> io::Result<()> + Send) -
         None => work(),
         Some(path) => namespace::inside(path, work),
     };
-    result.map_err(|error| ProxyError::Io("the network policies could not be applied".into(), error))
+    result.map_err(|error| ProxyError::Io("network policies".into(), error))
 }
 
 fn follow<T: Projection>(informers: &Informers, changed: &Arc<Notify>, relevant: fn(&T, &T) -> bool) {
@@ -139,7 +139,7 @@ pub async fn run(
     }
     let mut in_force: Option<Compiled> = None;
     loop {
-        let world = World {
+        let objects = PolicyObjects {
             // First: policies are read after the address is known.
             local: local.table(),
             policies: policies.snapshot(),
@@ -148,8 +148,9 @@ pub async fn run(
         };
         let (former, settings) = (in_force.take(), config.clone());
         let write = move || {
-            let rules = compile(&world, &settings.node_name);
-            let known = local_pods(&world, &settings.node_name).map(|(sandbox, _)| sandbox.clone()).collect();
+            let rules = compile(&objects, &settings.node_name);
+            let known =
+                local_pods(&objects, &settings.node_name).map(|(sandbox, _)| sandbox.clone()).collect();
             enforce(&settings, former.as_ref(), &rules).map(|()| (rules, known))
         };
         let result = tokio::task::spawn_blocking(write).await.unwrap_or(Err(ProxyError::Stopped));

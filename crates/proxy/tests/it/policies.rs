@@ -4,7 +4,7 @@ use crate::support::{Cluster, ip};
 use kaji_netfilter::{Family, Nftables};
 use kaji_proxy::policy::{
     NetworkPolicy, PolicyConfig, compile,
-    compile::{Direction, Ports, World},
+    compile::{Direction, PolicyObjects, Ports},
     enforce, remove,
 };
 use kaji_runtime::{
@@ -35,12 +35,12 @@ fn policy(name: &str, spec: &Value) -> NetworkPolicy {
 }
 
 /// Pods 0 and 1 in namespace `a`, 2 in `b`.
-fn world(policies: Vec<NetworkPolicy>) -> World {
+fn world(policies: Vec<NetworkPolicy>) -> PolicyObjects {
     let namespace = |name: &str| -> Namespace {
         let labels = json!({"kubernetes.io/metadata.name": name});
         serde_json::from_value(json!({"metadata": {"name": name, "labels": labels}})).unwrap()
     };
-    World {
+    PolicyObjects {
         policies: Snapshot::of(policies),
         pods: Snapshot::of([
             pod(0, "a", &json!({"app": "server"})),
