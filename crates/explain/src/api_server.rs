@@ -1,14 +1,18 @@
 //! The API server of a connection, as explanations and histories ask it.
 //!
-//! Invariants: an answer is read up to a bound; an answer that is no success is a refusal with the server's own message.
+//! Invariants: an answer is read up to a bound, and so are all answers together where their reader has little memory; an answer that is
+//! no success is a refusal with the server's own message.
 
 use crate::{Api, Refusal};
 use futures_util::future::BoxFuture;
 use http::{Method, Request, header};
-use http_body_util::{BodyExt, Limited};
+use http_body_util::BodyExt;
 use kube::client::Body;
 use serde_json::Value;
-use std::fmt::Display;
+use std::{
+    fmt::Display,
+    sync::atomic::{AtomicUsize, Ordering},
+};
 
 /// The longest answer that is read: a page of a list.
 const LONGEST_ANSWER: usize = 256 << 20;
@@ -19,12 +23,30 @@ const JSON: &str = "application/json";
 /// An API server, with a client's credentials.
 pub struct ApiServer {
     client: kube::Client,
+    /// Bytes that may still be read, of all answers together.
+    left: AtomicUsize,
+}
+
+/// Why an answer is not read to its end.
+#[derive(Debug, thiserror::Error)]
+enum Unread {
+    #[error("the answer has more than {0} bytes")]
+    Long(usize),
+    #[error("all answers together have more bytes than are read here")]
+    Spent,
+    #[error(transparent)]
+    Broken(#[from] kube::Error),
 }
 
 impl ApiServer {
     /// That of a client.
     pub fn new(client: kube::Client) -> Self {
-        ApiServer { client }
+        Self::bounded(client, usize::MAX)
+    }
+
+    /// That of a client; so many bytes are read at most, of all answers together.
+    pub fn bounded(client: kube::Client, bytes: usize) -> Self {
+        ApiServer { client, left: AtomicUsize::new(bytes) }
     }
 
     /// Writes an object: a POST or a PUT. The answer is the object as it is then.
@@ -55,10 +77,9 @@ impl ApiServer {
         let request = request.map_err(|error| failed(path, &error))?;
         let response = self.client.send(request).await.map_err(|error| failed(path, &error))?;
         let status = response.status();
-        let body = Limited::new(response.into_body(), limit).collect().await;
-        let body = body.map_err(|error| failed(path, &error))?.to_bytes();
+        let body = self.read(response.into_body(), limit).await.map_err(|error| failed(path, &error))?;
         if status.is_success() {
-            return Ok(body.to_vec());
+            return Ok(body);
         }
         let answer: Value = serde_json::from_slice(&body).unwrap_or_default();
         let message = match answer["message"].as_str() {
@@ -70,6 +91,21 @@ impl ApiServer {
             404 => Refusal::NotFound(message),
             _ => Refusal::Failed(message),
         })
+    }
+
+    async fn read(&self, mut body: Body, limit: usize) -> Result<Vec<u8>, Unread> {
+        let mut bytes = vec![];
+        while let Some(frame) = body.frame().await {
+            let Ok(piece) = frame?.into_data() else { continue };
+            if piece.len() > limit - bytes.len() {
+                return Err(Unread::Long(limit));
+            }
+            let left = |left: usize| left.checked_sub(piece.len());
+            // Reads run side by side: each piece is counted before it is kept.
+            self.left.fetch_update(Ordering::Relaxed, Ordering::Relaxed, left).map_err(|_| Unread::Spent)?;
+            bytes.extend_from_slice(&piece);
+        }
+        Ok(bytes)
     }
 }
 
@@ -90,3 +126,6 @@ impl Api for ApiServer {
         Box::pin(async move { Ok(String::from_utf8_lossy(&self.bytes(path, limit).await?).into_owned()) })
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -1,6 +1,7 @@
 //! Why an object is not as it was asked to be, how it came to be as it is, what hangs on it, what happens to it and what it uses: the
 //! answers of `kaji why`, of `kaji history` and what goes with it, of `kaji tree`, `kaji events` and `kaji top`.
 //!
+//! - `asked`: questions as the parameters of a URL, for servers.
 //! - `api`: the requests that an explanation makes; `api_server`: the server of a connection that answers them; `reader` makes each once and keeps what was refused.
 //! - `discovery`: which resource a name of the command line means.
 //! - `report`: chains of statements with their certainty, as text and as JSON, and the exit code.
@@ -18,6 +19,7 @@
 
 mod api;
 mod api_server;
+mod asked;
 mod case;
 mod conflicts;
 mod discovery;
@@ -40,6 +42,7 @@ mod tree;
 
 pub use api::{Api, Refusal};
 pub use api_server::ApiServer;
+pub use asked::{PARAMETERS, answer};
 pub use conflicts::{ApplyConflicts, Holder};
 pub use discovery::Subject;
 pub use report::{Cause, Certainty, Report, Sort, Statement};
