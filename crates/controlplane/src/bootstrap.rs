@@ -12,12 +12,12 @@ use futures_util::{
 };
 use jiff::Timestamp;
 use kaji_access::default_roles;
-use kaji_auth::authn::ClusterAuthenticationInfo;
+use kaji_auth::{authn::ClusterAuthenticationInfo, names::AUTHENTICATED};
 use kaji_engine::Engine;
 use kaji_kubelet::cluster_info;
 use kaji_meta::{Features, GroupResource, Status};
 use kaji_resource::Api;
-use kaji_server::{cluster_authentication_trust, legacy_token_tracking};
+use kaji_server::{EXPLANATIONS_PATH, cluster_authentication_trust, legacy_token_tracking};
 use serde_json::{Value, json};
 use std::{
     net::{IpAddr, SocketAddr},
@@ -45,6 +45,8 @@ const METRICS_READER: &str = "kaji:aggregated-metrics-reader";
 const REFUSALS_READER: &str = "kaji:aggregated-refusals-reader";
 const HISTORY_READER: &str = "kaji:aggregated-history-reader";
 const DECISIONS_READER: &str = "kaji:aggregated-decisions-reader";
+/// The role, and its binding, by which users get explanations.
+const EXPLANATIONS_READER: &str = "kaji:explanations-reader";
 
 /// What the objects say about the cluster.
 pub struct Facts<'a> {
@@ -97,6 +99,7 @@ pub async fn run(engine: &Arc<Engine>, facts: &Facts<'_>) -> Result<(), Status> 
         history_reader(api, facts),
         memory_reader(api, REFUSALS_READER, kaji_refusals::RESOURCE),
         memory_reader(api, DECISIONS_READER, kaji_refusals::decisions::RESOURCE),
+        explanations_reader(api),
         default_roles::ensure_cluster_wide(api, facts.features),
         kaji_server::flowcontrol::ensure(engine),
         kaji_aggregator::ensure(engine),
@@ -165,6 +168,19 @@ async fn history_reader(api: &dyn Api, facts: &Facts<'_>) -> Result<(), Status> 
         "verbs": ["get", "list"],
     }]);
     ensure(api, &GroupResource::new("rbac.authorization.k8s.io", "clusterroles"), "", role).await
+}
+
+/// Explanations, for every user that is authenticated: each says only what its caller may read.
+async fn explanations_reader(api: &dyn Api) -> Result<(), Status> {
+    let group = "rbac.authorization.k8s.io";
+    let mut role = object("rbac.authorization.k8s.io/v1", "ClusterRole", EXPLANATIONS_READER);
+    role["rules"] = json!([{"nonResourceURLs": [EXPLANATIONS_PATH], "verbs": ["get"]}]);
+    let mut binding = object("rbac.authorization.k8s.io/v1", "ClusterRoleBinding", EXPLANATIONS_READER);
+    binding["roleRef"] = json!({"apiGroup": group, "kind": "ClusterRole", "name": EXPLANATIONS_READER});
+    binding["subjects"] = json!([{"apiGroup": group, "kind": "Group", "name": AUTHENTICATED}]);
+    let (roles, bindings) =
+        (GroupResource::new(group, "clusterroles"), GroupResource::new(group, "clusterrolebindings"));
+    try_join(ensure(api, &roles, "", role), ensure(api, &bindings, "", binding)).await.map(drop)
 }
 
 /// The labels of a role that `view`, `edit` and `admin` include.

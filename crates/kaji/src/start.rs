@@ -8,8 +8,7 @@
 //! 6. [`Bootstrapped`]: the objects that every cluster has are there.
 //! 7. [`Cluster`]: requests are served, background tasks and control loops run.
 //!
-//! Invariants: a stage has everything that it needs from the former ones, and nothing is set in it later; a start that fails
-//! after the store is opened closes it.
+//! Invariants: nothing is set in a stage once it is made; a start that fails after the store is opened closes it.
 
 mod control_loops;
 mod several_servers;
@@ -481,6 +480,7 @@ fn stack(
         random: settings.environment.random.clone(),
         refusals,
         snapshots: Some(snapshots::source(storage.raw_store.clone(), &options.store)),
+        explanations: Some(kaji_controlplane::explanations(settings.object_clock.clone())),
     });
     checks::add(&stack.health, &storage.store, &options.store);
     stack.health.wait_for_engine(&stack.engine);

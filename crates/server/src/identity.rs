@@ -3,6 +3,7 @@
 //! Invariants:
 //! - The handshake proves that a client owns its certificate; the authority that signed it decides what it may be used for.
 //! - A refused client receives no reason.
+//! - A [`Caller`] is made here alone, of credentials that were checked.
 
 use crate::{
     authentication_metrics::{Attempt, AuthenticationMetrics},
@@ -43,6 +44,30 @@ impl Peer {
     }
 }
 
+/// A user whose credentials this server has checked. In the extensions of a request that the server makes on behalf of another one, it
+/// stands for the credentials of that one: the user is the same, in the same groups.
+#[derive(Clone, Debug)]
+pub(crate) struct Caller(UserInfo);
+
+impl Caller {
+    /// The user, before any impersonation.
+    pub fn user(&self) -> &UserInfo {
+        &self.0
+    }
+
+    /// The same.
+    pub fn into_user(self) -> UserInfo {
+        self.0
+    }
+}
+
+/// The outcome of authentication.
+pub(crate) struct Authenticated {
+    pub caller: Caller,
+    /// Texts for the `Warning` header.
+    pub warnings: Vec<String>,
+}
+
 /// The authentication of a server.
 pub struct Authentication {
     /// The authenticators, in order.
@@ -60,12 +85,15 @@ impl Authentication {
         self.identify(parts).await.map_err(|refusal| unauthorized(&refusal))
     }
 
-    /// Authenticates a request, with metrics.
+    /// Authenticates a request, with metrics. One on behalf of another was authenticated, and counted, with that one.
     pub(crate) async fn attempt(
         &self,
         parts: &http::request::Parts,
         attempts: &AuthenticationMetrics,
-    ) -> Result<Identity, Status> {
+    ) -> Result<Authenticated, Status> {
+        if let Some(caller) = parts.extensions.get::<Caller>() {
+            return Ok(Authenticated { caller: caller.clone(), warnings: vec![] });
+        }
         let started = Instant::now();
         let found = self.identify(parts).await;
         let attempt = match &found {
@@ -77,7 +105,8 @@ impl Authentication {
         if let Some(until) = parts.extensions.get::<Peer>().and_then(|peer| peer.until) {
             attempts.certificate(until.duration_since(self.clock.now()).as_secs_f64());
         }
-        found.map_err(|refusal| unauthorized(&refusal))
+        let Identity { user, warnings, audiences: _ } = found.map_err(|refusal| unauthorized(&refusal))?;
+        Ok(Authenticated { caller: Caller(user), warnings })
     }
 
     async fn identify(&self, parts: &http::request::Parts) -> Result<Identity, Refusal> {

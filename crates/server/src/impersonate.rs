@@ -143,13 +143,15 @@ impl Impersonation {
     }
 }
 
+/// Whether a header is one of these.
+pub fn is_ours(name: &HeaderName) -> bool {
+    let name = name.as_str();
+    matches!(name, USER | UID | GROUP) || name.starts_with(EXTRA)
+}
+
 /// Removes the headers.
 pub fn strip(headers: &mut HeaderMap) {
-    let ours = |name: &&HeaderName| {
-        let name = name.as_str();
-        matches!(name, USER | UID | GROUP) || name.starts_with(EXTRA)
-    };
-    let found: Vec<HeaderName> = headers.keys().filter(ours).cloned().collect();
+    let found: Vec<HeaderName> = headers.keys().filter(|name| is_ours(name)).cloned().collect();
     found.iter().for_each(|name| drop(headers.remove(name)));
 }
 

@@ -126,7 +126,7 @@ fn reads_only(stack: &Stack, first: &str, rest: &str) -> bool {
             !version.contains('/') && routing::is_builtin_group(&stack.engine.registry(), group)
         }
         (".well-known", None) => rest == "openid-configuration",
-        ("kaji", None) => rest == "snapshot",
+        ("kaji", None) => matches!(rest, "snapshot" | "why"),
         ("openid", _) => rest == "v1/jwks",
         _ => false,
     }

@@ -8,7 +8,9 @@
 //! - A panic is answered with 500 and affects no other request.
 //! - A request that is being served holds its seats, even when its client disconnects.
 
+mod connecting;
 mod counting;
+mod explaining;
 mod state;
 
 use crate::{
@@ -18,24 +20,26 @@ use crate::{
     batch::SharedSeat,
     body::ResponseBody,
     body_memory::BodyMemory,
-    connect::{ConnectContext, Connector},
+    connect::Connector,
     cpu_fairness::{AtomicLane, with_permit},
     deadline,
     discovery::Discovery,
     documents,
+    explanations::Explanations,
     flowcontrol::{self, FlowControl, Seat},
     health::Health,
-    identity::Authentication,
+    identity::{Authenticated, Authentication},
     impersonate::{self, Impersonation},
     listen::{ConnectionGuard, ConnectionHandle},
     local::SeparateObjects,
     metrics::{Answered, InFlight, Metrics},
+    on_behalf::OnBehalf,
     openapi::OpenApi,
     plain,
     receive::receive,
     refusals,
     request_trace::RequestTrace,
-    route::{RequestInfo, Target},
+    route::RequestInfo,
     routing,
     shutdown::Shutdown,
     watch_deadline,
@@ -48,11 +52,11 @@ use http::{Request, Response};
 use http_body_util::BodyExt;
 use kaji_aggregator::{Aggregator, ForwardContext, Route};
 use kaji_auth::{Authorizer, authn::IssuerDocuments};
-use kaji_engine::{ApiRequest, ApiResponse, AuditContext, Body, Deadline, Engine};
+use kaji_engine::{ApiRequest, ApiResponse, AuditContext, Deadline, Engine};
 use kaji_meta::{Query, Status, query::unescape, random};
 use kaji_outbound::reverse_proxy::Tunnel;
 use kaji_refusals::Refusals;
-use kaji_resource::{Carries, ObjectReader, SubresourceKind, UserInfo};
+use kaji_resource::{ObjectReader, UserInfo};
 use kaji_traces::{Provider, within};
 use state::{Admitted, ReceivedRequest, Rejection, RequestContext};
 use std::{
@@ -121,6 +125,8 @@ pub struct Stack {
     pub random: Arc<dyn random::Random>,
     /// Where snapshots of the store come from.
     pub snapshots: Option<plain::SnapshotSource>,
+    /// Explanations of objects and refusals.
+    pub explanations: Option<Explanations>,
 }
 
 impl Stack {
@@ -214,7 +220,7 @@ impl Stack {
 
     /// Admits and serves a request.
     async fn handle<B>(
-        &self,
+        self: &Arc<Self>,
         parts: &mut http::request::Parts,
         info: &RequestInfo,
         body: B,
@@ -241,34 +247,38 @@ impl Stack {
         context: &mut RequestContext,
     ) -> Result<Admitted, Rejection> {
         context.trace = RequestTrace::begin(self.traces.as_deref());
-        let identity = match self.authentication.attempt(parts, &self.metrics.attempts).await {
-            Ok(identity) => identity,
+        let authenticated = self.authentication.attempt(parts, &self.metrics.attempts).await;
+        let Authenticated { caller, warnings } = match authenticated {
+            Ok(authenticated) => authenticated,
             Err(status) => {
                 self.record_unauthenticated(parts, info, context);
                 return Err(status.into());
             }
         };
-        context.warnings.extend(identity.warnings);
+        context.warnings.extend(warnings);
         self.authentication.chain.strip(&mut parts.headers);
-        let mut user = identity.user;
         if let Some(trace) = &mut context.trace {
-            trace.authenticated(parts, info, &user, &context.audit.id);
+            trace.authenticated(parts, info, caller.user(), &context.audit.id);
         }
         context.enter("audit");
-        let record = self.record(parts, info, &user, &mut context.audit);
+        let record = self.record(parts, info, caller.user(), &mut context.audit);
         if let Some(record) = &record
             && record.received().await.is_err()
         {
             return Err(Rejection::Response(plain::not_recorded(parts)));
         }
         context.enter("constrainedimpersonation");
-        let asks = authorize::attributes(&user, info);
-        if let Some((other, constraint)) =
-            self.impersonation.act_as(&*self.authorizer, &parts.headers, &asks).await?
-        {
-            record.iter().for_each(|r| r.impersonated(&other, &constraint));
-            user = other;
-        }
+        let asks = authorize::attributes(caller.user(), info);
+        let impersonated = self.impersonation.act_as(&*self.authorizer, &parts.headers, &asks).await?;
+        let reads_as = || Box::new(OnBehalf::of(&caller, parts, &context.audit.id));
+        let reads_as = self.explains(parts, info).then(reads_as);
+        let user = match impersonated {
+            Some((other, constraint)) => {
+                record.iter().for_each(|r| r.impersonated(&other, &constraint));
+                other
+            }
+            None => caller.into_user(),
+        };
         impersonate::strip(&mut parts.headers);
         context.enter("priorityandfairness");
         let shares = parts.extensions.get::<SharedSeat>().is_some_and(|shared| shared.covers(&user, info));
@@ -283,7 +293,7 @@ impl Stack {
             authorize::annotate(&**record, &outcome);
         }
         if outcome.allowed() {
-            return Ok(Admitted { user, record, seat });
+            return Ok(Admitted { user, record, seat, reads_as });
         }
         Err(match outcome.error {
             Some(error) => Rejection::Response(authorize::undecided(&parts.uri, &error)),
@@ -297,11 +307,11 @@ impl Stack {
 
     /// Serves an admitted request, here or by another server.
     async fn serve_admitted<B>(
-        &self,
+        self: &Arc<Self>,
         parts: &mut http::request::Parts,
         info: &RequestInfo,
         body: B,
-        admitted: Admitted,
+        mut admitted: Admitted,
         time: Duration,
         context: &mut RequestContext,
     ) -> Result<Response<ResponseBody>, Status>
@@ -310,6 +320,9 @@ impl Stack {
         B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
     {
         let parent = context.parent();
+        if let Some(reads_as) = admitted.reads_as.take() {
+            return Box::pin(self.explain(info, &admitted.user, admitted.seat, *reads_as)).await;
+        }
         if let Some(route) = self.route(info).await {
             let Admitted { user, seat, .. } = admitted;
             let proxied = Box::pin(self.proxy(&route, parts, body, info, (&user, seat), context));
@@ -341,7 +354,7 @@ impl Stack {
         &self,
         parts: &http::request::Parts,
         request: ReceivedRequest<'_>,
-        Admitted { user, record, seat }: Admitted,
+        Admitted { user, record, seat, .. }: Admitted,
         time: Duration,
     ) -> Result<Response<ResponseBody>, Status> {
         let ReceivedRequest { info, target, received: (body, memory), .. } = request;
@@ -429,60 +442,6 @@ impl Stack {
         let response = self.aggregator.forward(route, parts, body, &forward).await;
         let response = response.map(|inner| ResponseBody::Proxied { inner, held: vec![] });
         response.map(|body| flowcontrol::hold(body, seat, self.request_timeout))
-    }
-
-    /// What a target carries that connects the client to another server; `None` for all others.
-    fn connects(&self, target: &Target) -> Option<Carries> {
-        let registry = self.engine.registry();
-        let resource = registry.lookup(&target.group, &target.version, &target.resource)?;
-        match resource.def.version(&target.version)?.subresource(&target.subresource)?.kind {
-            SubresourceKind::Connect { carries, .. } => Some(carries),
-            _ => None,
-        }
-    }
-
-    /// Connects the client to what the engine says. It streams in both directions, and ends when either side does.
-    async fn connect<B>(
-        &self,
-        parts: &mut http::request::Parts,
-        body: B,
-        (info, target, carries): (&RequestInfo, &Target, Carries),
-        user: UserInfo,
-        record: Option<Arc<Record>>,
-        context: &mut RequestContext,
-    ) -> Result<Response<ResponseBody>, Status>
-    where
-        B: http_body::Body<Data = Bytes> + Send + 'static,
-        B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
-    {
-        let request = api::connect_request(
-            api::Parts {
-                headers: &parts.headers,
-                info,
-                target,
-                user,
-                body: Bytes::new(),
-                memory: None,
-                audit_id: &context.audit.id,
-                audit: record.clone().map(|r| r as _),
-                create_authorizer: Some(authorize::connect_authorizer(&self.authorizer)),
-                deadline: context.deadline,
-                webhooks: context.webhooks.clone(),
-                trace: context.parent(),
-            },
-            carries,
-        )?;
-        let lane = parts.extensions.get::<ConnectionHandle>().map(|c| c.target.clone());
-        let (answer, _) = self.dispatch(request, None, record, lane.as_ref()).await;
-        let Body::Connect(connection) = answer.body else { return Ok(api::response(answer, false)) };
-        context.warnings.extend(answer.warnings);
-        let facts = ConnectContext {
-            info,
-            remote: parts.extensions.get::<RemoteAddress>().map(|r| r.0),
-            connection: parts.extensions.get::<ConnectionGuard>().map(|guard| Arc::new(guard.clone()) as _),
-        };
-        let body = body.map_err(Into::into).boxed_unsync();
-        self.connector.carry_out(*connection, &facts, parts, body).await
     }
 
     /// Begins the audit record of a request, if the policy selects it.

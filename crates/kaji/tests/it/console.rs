@@ -66,7 +66,7 @@ async fn the_console_is_served_without_credentials_and_nothing_else_is() {
         assert_eq!((code, &*body), (404, &b"404 page not found\n"[..]), "{line}");
     }
     assert_eq!(ask(&cluster, "POST /console/", &[]).await.0, 405);
-    for line in ["GET /consoles", "GET /api/v1/namespaces", "GET /kaji-console/session", "GET //console/"] {
+    for line in ["GET /consoles", "GET /api/v1/namespaces", "GET /kaji/why", "GET //console/"] {
         assert_eq!(ask(&cluster, line, &[]).await.0, 401, "{line}");
     }
     cluster.stop().await;

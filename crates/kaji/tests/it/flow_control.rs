@@ -371,3 +371,14 @@ async fn requests_end_in_time() {
     );
     cluster.stop().await;
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_explanation_holds_no_seat_while_it_reads() {
+    let cluster = TestCluster::start_with(|options| options.limits.reading = 10).await;
+    let queuing = json!({"queues": 1, "handSize": 1, "queueLengthLimit": 10});
+    let client = tiny(&cluster, json!({"type": "Queue", "queuing": queuing})).await;
+    // The level has one seat, which each read has for itself.
+    let text = text_of(&client, "/kaji/why?subject=pod/absent").await;
+    assert!(text.contains(r#"cannot get resource \"pods\""#), "{text}");
+    cluster.stop().await;
+}

@@ -62,3 +62,4 @@ mod tokens;
 mod traces;
 mod watches;
 mod webhooks;
+mod why;

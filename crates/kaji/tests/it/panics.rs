@@ -89,6 +89,7 @@ async fn broken(test: &TestCluster) -> Arc<Stack> {
         random: good.random.clone(),
         refusals: Arc::new(Refusals::new(Arc::new(SystemClock), Limits::default())),
         snapshots: None,
+        explanations: None,
     })
 }
 

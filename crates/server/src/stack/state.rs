@@ -4,6 +4,7 @@ use crate::{
     audit::{Record, RequestAudit},
     body::ResponseBody,
     flowcontrol::{self, Seat},
+    on_behalf::OnBehalf,
     receive::Received,
     request_trace::RequestTrace,
     route::{RequestInfo, Target},
@@ -20,6 +21,8 @@ pub(super) struct Admitted {
     pub user: UserInfo,
     pub record: Option<Arc<Record>>,
     pub seat: Option<Seat>,
+    /// Of a request for an explanation: the identity that its reads have.
+    pub reads_as: Option<Box<OnBehalf>>,
 }
 
 /// Why a request is not served.
