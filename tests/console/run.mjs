@@ -287,7 +287,7 @@ await check("dark mode", async () => {
   quiet();
 });
 
-await check("a token signs in at the API server itself, which says no more than its user may see", async () => {
+await check("a token signs in at the API server itself, which explains, and says no more than its user may see", async () => {
   const token = await api.request("POST", "/api/v1/namespaces/shop/serviceaccounts/visitor/token", { apiVersion: "authentication.k8s.io/v1", kind: "TokenRequest", spec: {} });
   const direct = await newPage(chrome);
   await direct.goto(`${made.url}/console`);
@@ -305,6 +305,17 @@ await check("a token signs in at the API server itself, which says no more than 
   await direct.evaluate(() => { sessionStorage.setItem("kaji.namespace", "shop"); location.hash = "#/k/core/pods"; location.reload(); });
   await direct.locator(".tbody [role=row]", { hasText: "too-big" }).waitFor();
   await direct.evaluate(() => { location.hash = "#/o/core/pods/shop/too-big"; });
+  await direct.locator(".causes .cause", { hasText: "it has no node" }).waitFor();
+  await direct.getByText(/could not be read: .*cannot list resource "nodes"/).waitFor();
+  await axe(direct);
+  await direct.evaluate(() => { location.hash = "#/"; });
+  const row = direct.locator(".problem", { hasText: "too-big" }).first();
+  await row.getByRole("button").click();
+  await row.locator(".causes .certainty.known", { hasText: "known" }).first().waitFor();
+  await axe(direct);
+  // Another server has no such path: the page shows events, and the command.
+  await direct.route("**/kaji/why*", (route) => route.fulfill({ status: 404, body: "404 page not found\n" }));
+  await direct.evaluate(() => { location.hash = "#/o/core/pods/shop/too-big"; location.reload(); });
   await direct.getByText("kaji why pods/too-big").waitFor();
   await axe(direct);
   equal(direct.errors, [], "errors of the page");

@@ -1,18 +1,27 @@
-//! What `kaji why` says, as JSON, with the caller's credentials.
+//! What `kaji why` says, as JSON, with the caller's credentials: at the path, and in the form, of an API server's explanations.
 
 use crate::{AnswerBody, PATIENCE, Proxy, json_answer, refusal};
 use http::{Response, StatusCode};
-use kaji_explain::{ApiServer, ExplainError, Report, Subject, explain, explain_text};
+use kaji_explain::{ApiServer, ExplainError, PARAMETERS};
 use kaji_meta::Query;
+use serde_json::json;
+
+/// The path.
+pub const PATH: &str = "/kaji/why";
 
 impl Proxy {
-    /// Explains an object (`subject=KIND/NAME&namespace=N`) or a refusal (`refusal=TEXT`).
+    /// Explains what the parameters name; without any it says which there are.
     pub(crate) async fn why(&self, query: Option<&str>) -> Response<AnswerBody> {
         let query = Query::parse(query.unwrap_or_default());
+        if query.is_empty() {
+            return json_answer(StatusCode::OK, &json!({"parameters": PARAMETERS}));
+        }
         let Ok(_permit) = self.explanations.try_acquire() else {
             return refusal(StatusCode::TOO_MANY_REQUESTS, "other explanations are being made");
         };
-        match tokio::time::timeout(PATIENCE, self.explained(&query)).await {
+        let server = ApiServer::new(self.client.clone());
+        let answer = kaji_explain::answer(&server, &query, &self.namespace, jiff::Timestamp::now());
+        match tokio::time::timeout(PATIENCE, answer).await {
             Ok(Ok(report)) => match serde_json::to_value(&report) {
                 Ok(value) => json_answer(StatusCode::OK, &value),
                 Err(error) => refusal(StatusCode::INTERNAL_SERVER_ERROR, &error.to_string()),
@@ -27,17 +36,5 @@ impl Proxy {
             }
             Err(_) => refusal(StatusCode::GATEWAY_TIMEOUT, "the explanation takes too long"),
         }
-    }
-
-    async fn explained(&self, query: &Query) -> Result<Report, ExplainError> {
-        let server = ApiServer::new(self.client.clone());
-        let (namespace, now) = (query.first("namespace").unwrap_or(&self.namespace), jiff::Timestamp::now());
-        let subject = Subject::parse(&[query.first("subject").unwrap_or_default().to_owned()]);
-        if let Some(text) = query.first("refusal") {
-            let report = explain_text(&server, text, subject.as_ref().ok(), namespace, now).await?;
-            return report
-                .ok_or_else(|| ExplainError::Subject("this is no refusal of the API server".to_owned()));
-        }
-        explain(&server, &subject?, namespace, now).await
     }
 }

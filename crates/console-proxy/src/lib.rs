@@ -5,9 +5,8 @@
 //! - `explain`: what `kaji why` says, for the console.
 //! - `listen`: the listener and its connections.
 //!
-//! Explanations are computed here, and not by the API server: one reads up to hundreds of objects, each read a request with the
-//! caller's rights, in the caller's flow and under the caller's name in the audit log. A server that made them itself would make one
-//! request cost as much as hundreds, and would have to act as its callers.
+//! Explanations are computed here also where the API server has explanations of its own: it may be one of another make, and here they are
+//! not bounded by what a server can spare.
 //!
 //! Invariants:
 //! - Credentials of the kubeconfig never reach the browser: it has a token that is good for this process alone, in the
@@ -93,7 +92,7 @@ impl Proxy {
         }
         match path.as_str() {
             "/kaji-console/session" => refusal(StatusCode::NOT_FOUND, "not found"),
-            "/kaji-console/why" if method == Method::GET => self.why(request.uri().query()).await,
+            explain::PATH if method == Method::GET => self.why(request.uri().query()).await,
             _ if forward::is_api(&path) => forward::forward(&self.client, request).await,
             _ => refusal(StatusCode::NOT_FOUND, "not found"),
         }

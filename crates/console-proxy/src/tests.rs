@@ -72,7 +72,7 @@ async fn nothing_but_files_is_served_without_the_token() {
     let token = signed_in(&proxy).await;
     assert_eq!(ask(&proxy, "GET", "/console/", &[], "").await.0, 200);
     assert_eq!(ask(&proxy, "GET", "/", &[], "").await.0, 307);
-    for path in ["/api/v1/pods", "/kaji-console/why?subject=pod/a", "/metrics", "/other"] {
+    for path in ["/api/v1/pods", "/kaji/why", "/kaji/why?subject=pod/a", "/metrics", "/other"] {
         assert_eq!(ask(&proxy, "GET", path, &[], "").await.0, 401, "{path}");
         assert_eq!(ask(&proxy, "GET", path, &[("authorization", "Bearer x")], "").await.0, 401, "{path}");
         assert_eq!(ask(&proxy, "GET", path, &[("cookie", &token)], "").await.0, 401, "{path}");
@@ -145,8 +145,11 @@ async fn explanations_need_a_subject_and_a_turn() {
     let proxy = proxy();
     let token = signed_in(&proxy).await;
     let headers = [("authorization", token.as_str())];
-    assert_eq!(ask(&proxy, "GET", "/kaji-console/why?subject=", &headers, "").await.0, 400);
-    assert_eq!(ask(&proxy, "GET", "/kaji-console/why?refusal=nonsense", &headers, "").await.0, 400);
+    let (code, _, parameters) = ask(&proxy, "GET", "/kaji/why", &headers, "").await;
+    assert_eq!((code, parameters.as_str()), (200, r#"{"parameters":["subject","namespace","refusal"]}"#));
+    assert_eq!(ask(&proxy, "GET", "/kaji/why?subject=", &headers, "").await.0, 400);
+    assert_eq!(ask(&proxy, "GET", "/kaji/why?refusal=nonsense", &headers, "").await.0, 400);
     let _all = proxy.explanations.acquire_many(u32::try_from(EXPLANATIONS).unwrap()).await.unwrap();
-    assert_eq!(ask(&proxy, "GET", "/kaji-console/why?subject=pod/a", &headers, "").await.0, 429);
+    assert_eq!(ask(&proxy, "GET", "/kaji/why?subject=pod/a", &headers, "").await.0, 429);
+    assert_eq!(ask(&proxy, "GET", "/kaji/why", &headers, "").await.0, 200);
 }

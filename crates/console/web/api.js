@@ -176,10 +176,20 @@ async function watchOnce(path, version, table, signal, onEvent) {
   }
 }
 
-/** What `kaji why` says; only behind `kaji console`. */
-export function why(resource, namespace, name, options) {
-  const kind = resource.group ? `${resource.plural}.${resource.group}` : resource.plural;
-  return get(query("/kaji-console/why", { subject: `${kind}/${name}`, namespace }), options);
+/** Whether what serves this page explains to this user: an API server of another make does not, nor to users without the right. */
+export const explains = signal(false);
+
+/** Finds that out: without a question the answer says which parameters there are. */
+export async function findExplanations() {
+  explains.value = false;
+  const found = await get("/kaji/why").catch((error) => { if (!(error instanceof ApiError)) throw error; });
+  explains.value = ["subject", "refusal"].every((name) => found?.parameters?.includes(name));
 }
 
-export const whyRefused = (text, options) => get(query("/kaji-console/why", { refusal: text }), options);
+/** What `kaji why` says of an object. */
+export function why(resource, namespace, name, options) {
+  const kind = resource.group ? `${resource.plural}.${resource.group}` : resource.plural;
+  return get(query("/kaji/why", { subject: `${kind}/${name}`, namespace }), options);
+}
+
+export const whyRefused = (text, options) => get(query("/kaji/why", { refusal: text }), options);

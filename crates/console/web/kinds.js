@@ -1,6 +1,6 @@
 // What the cluster serves: kinds by discovery, their paths, and the namespaces.
 import { computed, signal } from "./vendor.js";
-import { get, getMetadata, request, ApiError } from "./api.js";
+import { findExplanations, get, getMetadata, request, ApiError } from "./api.js";
 import { session } from "./session.js";
 
 const AGGREGATED = "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList,application/json";
@@ -71,6 +71,7 @@ export async function start() {
     quiet(refreshNamespaces()),
     quiet(get("/version").then((v) => { version.value = v.gitVersion; })),
     quiet(readUser()),
+    findExplanations(),
   ]);
 }
 

@@ -19,7 +19,7 @@ export function SignIn() {
     ${message && html`<p class="failure" role="alert">${message}</p>`}
     ${proxied.value
       ? html`<p>This page belongs to <code>kaji console</code>, which has printed a link with a code that is good once. Press Enter in its terminal for another one.</p>`
-      : html`<p>The easiest way in is <code>kaji console</code>: it uses your kubeconfig, and explains what is wrong as <code>kaji why</code> does.</p>
+      : html`<p>The easiest way in is <code>kaji console</code>: it uses your kubeconfig.</p>
         <form onSubmit=${(e) => { e.preventDefault(); if (token.trim()) signIn({ token: token.trim(), proxy: false }); }}>
           <h2>With a token</h2>
           <label>Bearer token

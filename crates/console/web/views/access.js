@@ -3,9 +3,8 @@
 // Questions about one subject are answered by the server's authorizers (reviews). Which subjects may is worked out here from the roles and
 // bindings that the user may read: other authorizers than RBAC are not seen, which is said.
 import { html, useState } from "../vendor.js";
-import { ApiError, listAll, post, whyRefused } from "../api.js";
+import { ApiError, explains, listAll, post, whyRefused } from "../api.js";
 import { collectionPath, find, kinds, namespace, objectLink, resources, user } from "../kinds.js";
-import { session } from "../session.js";
 import { Causes, Empty, Failure, Loading, useLoad } from "../ui.js";
 
 const VERBS = ["get", "list", "watch", "create", "update", "patch", "delete", "deletecollection"];
@@ -86,7 +85,7 @@ async function ask(subject, q, ns, signal) {
   }, { signal });
   const status = review.status ?? {};
   let report = null;
-  if (!status.allowed && session.value?.proxy) report = await whyRefused(refusalText(subject || user.value?.username || "", q, ns), { signal }).catch(() => null);
+  if (!status.allowed && explains.value) report = await whyRefused(refusalText(subject || user.value?.username || "", q, ns), { signal }).catch(() => null);
   return { ...status, report };
 }
 

@@ -1,8 +1,7 @@
 // One object: what it is and how it is, its text, its events, what belongs to it, and the rights on it.
 import { html, useEffect, useState } from "../vendor.js";
-import { get, query, remove, request, watch, why } from "../api.js";
+import { explains, get, query, remove, request, watch, why } from "../api.js";
 import { apiVersion, find, objectLink, objectPath, ofKind } from "../kinds.js";
-import { session } from "../session.js";
 import { age, Causes, Dialog, Empty, Failure, Loading, note, now, Status, Tabs, useLoad } from "../ui.js";
 import { conventional, podProblem, RULES } from "../health.js";
 import { Editor } from "../editor.js";
@@ -141,7 +140,7 @@ function Why({ resource, object }) {
   const verdict = verdictOf(resource, object);
   const wrong = verdict !== null || meta.deletionTimestamp;
   const [asked, ask] = useState(Boolean(wrong));
-  if (!session.value?.proxy) {
+  if (!explains.value) {
     if (!wrong) return null;
     return html`<section class="card"><h2>Why</h2><p class="said">${verdict?.text}</p>
       <${Clues} found=${{ resource, name: meta.name, namespace: meta.namespace ?? "", uid: meta.uid }} /></section>`;

@@ -1,6 +1,6 @@
 // What is wrong, first: unhealthy objects, each with its why; refused writes; and what could not be looked at.
 import { html, signal, useEffect, useState } from "../vendor.js";
-import { get, listAll, why } from "../api.js";
+import { explains, get, listAll, why } from "../api.js";
 import { collectionPath, find, namespace, objectLink } from "../kinds.js";
 import { look } from "../health.js";
 import { session } from "../session.js";
@@ -14,6 +14,12 @@ const EXPLAINED = 12;
 const answers = signal(new Map());
 let waiting = [], busy = 0;
 
+// Another user may not see what was explained to this one.
+session.subscribe(() => {
+  answers.value = new Map();
+  waiting = [];
+});
+
 function keep(id, value) {
   const next = new Map(answers.value);
   next.set(id, value);
@@ -24,7 +30,7 @@ function keep(id, value) {
 /** Asks for an explanation, unless it was asked for already. */
 function explain(found) {
   const id = `${found.id}/${found.text}`;
-  if (!session.value?.proxy || answers.value.has(id) || waiting.some((w) => w[0] === id)) return;
+  if (!explains.value || answers.value.has(id) || waiting.some((w) => w[0] === id)) return;
   waiting.push([id, found]);
   pump();
 }
@@ -32,9 +38,11 @@ function explain(found) {
 function pump() {
   while (busy < 2 && waiting.length) {
     const [id, found] = waiting.shift();
+    const asked = session.value;
+    const answered = (value) => { if (session.value === asked) keep(id, value); };
     busy++;
     why(found.resource, found.namespace, found.name)
-      .then((report) => keep(id, { report }), (error) => keep(id, { error }))
+      .then((report) => answered({ report }), (error) => answered({ error }))
       .finally(() => { busy--; pump(); });
   }
 }
@@ -46,7 +54,7 @@ async function clues(found) {
 
 export const last = (e) => e.series?.lastObservedTime ?? e.lastTimestamp ?? e.eventTime ?? e.metadata.creationTimestamp;
 
-/** Without `kaji console` the page has no explanations: the newest events, and the command that explains. */
+/** Where there are no explanations: the newest events, and the command that explains. */
 export function Clues({ found }) {
   const { value, error, loading } = useLoad(() => clues(found), [found.uid]);
   const kind = found.resource.group ? `${found.resource.plural}.${found.resource.group}` : found.resource.plural;
@@ -60,7 +68,7 @@ export function Clues({ found }) {
 
 function Answer({ found }) {
   const answer = answers.value.get(`${found.id}/${found.text}`);
-  if (!session.value?.proxy) return html`<${Clues} found=${found} />`;
+  if (!explains.value) return html`<${Clues} found=${found} />`;
   if (!answer) return html`<${Loading} what="Asking why" />`;
   if (answer.error) return html`<p class="quiet">${answer.error.message}</p>`;
   return html`<${Causes} report=${answer.report} />`;
