@@ -44,7 +44,7 @@ impl Peer {
     }
 }
 
-/// A user whose credentials this server has checked. In the extensions of a request that the server makes on behalf of another one, it
+/// A user with credentials that this server has checked. In the extensions of a request that the server makes on behalf of another one, it
 /// stands for the credentials of that one: the user is the same, in the same groups.
 #[derive(Clone, Debug)]
 pub(crate) struct Caller(UserInfo);

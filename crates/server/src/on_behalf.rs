@@ -3,7 +3,7 @@
 //! Invariants:
 //! - A read is a request on the path of all others: it is recorded, impersonation is authorized anew for it, flow control holds it, and it
 //!   is authorized. A caller that impersonates a user for one verb alone reads nothing by others.
-//! - Its user is the one whose credentials were checked for the request ([`Caller`]): nothing is added to it, and nothing is lost.
+//! - Its user is the one of the credentials that were checked for the request ([`Caller`]): nothing is added to it, and nothing is lost.
 //! - Reads are GETs, as many as [`MAX_READS`], without a body and without any header but those named here.
 
 use crate::{

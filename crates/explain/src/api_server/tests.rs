@@ -7,7 +7,7 @@ use http_body_util::Full;
 use std::convert::Infallible;
 use tower::service_fn;
 
-/// A server whose every answer has 60 bytes.
+/// A server with answers of 60 bytes each.
 fn client() -> kube::Client {
     let answer = service_fn(|_: Request<Body>| async {
         let text = format!("\"{}\"", "x".repeat(58));

@@ -1,4 +1,4 @@
-//! Explanations of the API server over TLS: what each caller is told, and by which requests.
+//! Explanations of the API server over TLS: what they say to each caller, and by which requests they are made.
 
 use crate::common::{
     TestCluster,
@@ -124,7 +124,7 @@ async fn a_caller_without_rights_learns_nothing() {
     assert_eq!(absent["message"].as_str().unwrap().replace("absent", "big"), message);
     let (_, itself) = ask(&cluster, "GET /api/v1/namespaces/default/pods/big", &nothing, &[]).await;
     assert_eq!(itself["message"], message);
-    // A caller that may read it is told that it is not there.
+    // A caller that may read it gets 404.
     let (code, absent) = ask(&cluster, &of("absent"), "admin", &[]).await;
     assert_eq!((code, &absent["message"]), (404, &json!("pods \"absent\" not found")));
 
@@ -180,10 +180,10 @@ async fn reads_are_impersonated_as_their_request_is() {
     let ada = json!({"apiGroup": "rbac.authorization.k8s.io", "kind": "User", "name": "ada"});
     bind(&cluster, "ada", "cluster-admin", ada).await;
     let on = "impersonate-on:user-info:get";
-    let who = json!({"apiGroups": ["authentication.k8s.io"], "resources": ["users"], "resourceNames": ["ada"],
+    let ada = json!({"apiGroups": ["authentication.k8s.io"], "resources": ["users"], "resourceNames": ["ada"],
         "verbs": ["impersonate:user-info"]});
     let paths = |paths: &[&str]| json!({"nonResourceURLs": paths, "verbs": [on]});
-    let robot = account(&cluster, "robot", json!([who, paths(&["/kaji/why"])])).await;
+    let robot = account(&cluster, "robot", json!([ada, paths(&["/kaji/why"])])).await;
     let to_ada = [("impersonate-user", "ada")];
     assert_eq!(ask(&cluster, "GET /kaji/why", &robot, &to_ada).await.0, 200);
     assert_eq!(ask(&cluster, &why, &robot, &to_ada).await.0, 403);
