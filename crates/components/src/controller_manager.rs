@@ -7,7 +7,7 @@ use crate::{Component, ComponentError, accounts::Accounts, api_server::ApiServer
 use kaji_auth::authn::SigningKey;
 use kaji_controllers::{Authorities, ControllerContext};
 use kaji_options::component::{ControllerManagerOptions, SigningFiles};
-use kaji_runtime::{Client, Informers, Selected, Shared, queue::QueueMetrics};
+use kaji_runtime::{Client, ControllerMetrics, Informers, Selected, Shared};
 use std::sync::Arc;
 use tokio::sync::watch;
 
@@ -29,9 +29,9 @@ pub async fn run(
     };
     let client = Client::new(transport.into_client(), NAME);
     let config = config(&options, &server)?;
-    let queues = QueueMetrics::default();
+    let metrics = ControllerMetrics::default();
     let mut component = Component::new(NAME, options.component, own);
-    queues.register(&mut component.metrics);
+    metrics.register(&mut component.metrics);
     server.metrics.register(&mut component.metrics);
     let shared = Shared { client, ..component.shared.clone() };
     tracing::info!(server = server.url(), "running controllers for the API server of another process");
@@ -46,7 +46,7 @@ pub async fn run(
         .run(stop, move |tasks, ending| {
             // What loops of a former term have registered ended with them.
             let (client, clock) = (shared.client.clone(), shared.clock.clone());
-            let informers = Informers::measured(client, Selected::default(), clock, queues.clone());
+            let informers = Informers::measured(client, Selected::default(), clock, metrics.clone());
             let (shared, config) = (&shared, &config);
             let context = ControllerContext { informers: &informers, shared, config, stop: ending.clone() };
             kaji_controllers::spawn(tasks, &context);

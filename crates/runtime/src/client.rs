@@ -82,7 +82,7 @@ impl Error {
 }
 
 /// The resource or object that a call is for.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Target {
     /// `""` for core.
     pub group: String,

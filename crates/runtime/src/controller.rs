@@ -9,6 +9,7 @@ use crate::{
     events::Recorder,
     informer::{Change, Informers, Observed},
     meta::Key,
+    metrics::{Gauges, Metric, Observing, Sample},
     objects::{Workload, WorkloadVisitor, visit_workloads},
     plan::{Plan, Step, Write},
     queue::Queue,
@@ -71,6 +72,11 @@ pub trait Reconciler: Send + Sync + 'static {
         self.name()
     }
 
+    /// Its metrics beside those of its queue.
+    fn metrics(&self) -> &'static [&'static Metric] {
+        &[]
+    }
+
     /// Whether it has something to [prepare](Reconciler::prepare).
     fn prepares(&self) -> bool {
         false
@@ -99,12 +105,15 @@ pub struct Controller {
     sources: Vec<Source>,
     ready: Vec<Ready>,
     observed: HashMap<(String, String), Arc<dyn Observed>>,
+    /// Held for the pages of metrics, which read them.
+    gauges: Vec<Gauges>,
     workers: usize,
 }
 
 impl Controller {
     /// A controller that reads nothing yet.
     pub fn new(reconciler: impl Reconciler, informers: &Arc<Informers>) -> Self {
+        informers.metrics().declare(reconciler.metrics());
         Controller {
             queue: Arc::new(informers.queue(reconciler.queue_name())),
             reconciler: Arc::new(reconciler),
@@ -112,6 +121,7 @@ impl Controller {
             sources: vec![],
             ready: vec![],
             observed: HashMap::new(),
+            gauges: vec![],
             workers: 5,
         }
     }
@@ -167,6 +177,28 @@ impl Controller {
             Box::pin(async move { source.synced().await })
         }));
         self.observed.insert((T::GROUP.into(), T::RESOURCE.into()), informer);
+    }
+
+    /// Counts changes of a resource, the objects of the first list included.
+    pub fn counts<T: Projection>(
+        self,
+        samples: impl Fn(&Change<T>) -> Option<Sample> + Send + Sync + 'static,
+    ) -> Self {
+        let metrics = self.informers.metrics().clone();
+        self.informers.get::<T>().handle(move |change| {
+            if let Some(sample) = samples(change) {
+                metrics.observe(&sample);
+            }
+        });
+        self
+    }
+
+    /// Shows gauges, which are read when metrics are asked for. Their view has the resources that were added before.
+    pub fn gauges(mut self, read: impl Fn(&View) -> Vec<Sample> + Send + Sync + 'static) -> Self {
+        let sources = Arc::<[Source]>::from(&self.sources[..]);
+        let gauges = self.informers.metrics().gauges(move || read(&View::present(sources.clone())));
+        self.gauges.push(gauges);
+        self
     }
 
     /// The number of workers (5 by default).
@@ -260,6 +292,7 @@ struct Worker {
 impl Worker {
     /// Processes a key; returns how long the decision took.
     async fn work(&self, key: &Key) -> Duration {
+        let taken = tokio::time::Instant::now();
         let known =
             self.failures.lock().unwrap_or_else(PoisonError::into_inner).remove(key).unwrap_or_default();
         if self.controller.reconciler.prepares() {
@@ -274,7 +307,7 @@ impl Worker {
         let decide = std::panic::AssertUnwindSafe(|| self.controller.reconciler.reconcile(&view, key, &cx));
         let decided = std::panic::catch_unwind(decide);
         let effort = started.elapsed();
-        let Ok(plan) = decided else {
+        let Ok(mut plan) = decided else {
             tracing::error!(controller = self.controller.reconciler.name(), %key, "a reconcile panicked");
             self.controller.queue.retry(key.clone());
             return effort;
@@ -282,7 +315,10 @@ impl Worker {
         let again = plan.requeue_after;
         let agent = self.controller.reconciler.agent(&view, key);
         let client = agent.map_or_else(|| self.client.clone(), |agent| self.client.named(&agent));
-        let failures = self.apply(key, plan, &client).await;
+        let observations = std::mem::take(&mut plan.observations);
+        let observing = Observing::new(self.controller.informers.metrics(), observations, taken);
+        let failures = self.apply(key, plan, &client, &observing).await;
+        observing.done(failures.is_empty());
         let queue = &self.controller.queue;
         if failures.is_empty() {
             self.shared.settle(self.controller.reconciler.name(), key);
@@ -313,11 +349,11 @@ impl Worker {
         });
     }
 
-    async fn apply(&self, key: &Key, plan: Plan, client: &Client) -> Vec<Failure> {
+    async fn apply(&self, key: &Key, plan: Plan, client: &Client, observing: &Observing<'_>) -> Vec<Failure> {
         plan.events.into_iter().for_each(|e| self.recorder.record(e));
         for stage in plan.stages {
             let outcomes: Vec<_> = stream::iter(stage)
-                .map(|step| self.step(key, step, client))
+                .map(|step| self.step(key, step, client, observing))
                 .buffer_unordered(PARALLEL)
                 .collect()
                 .await;
@@ -329,10 +365,17 @@ impl Worker {
         vec![]
     }
 
-    async fn step(&self, key: &Key, step: Step, client: &Client) -> Result<(), Failure> {
+    async fn step(
+        &self,
+        key: &Key,
+        step: Step,
+        client: &Client,
+        observing: &Observing<'_>,
+    ) -> Result<(), Failure> {
         let target = step.write.target().clone();
         let outcome = self.write(&step.write, client).await;
         self.controller.reconciler.written(key, &step.write, outcome.as_ref());
+        observing.written(&target, outcome.is_ok());
         match outcome {
             Ok(response) => {
                 if let Some(event) = step.on_success {

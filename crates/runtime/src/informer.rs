@@ -14,7 +14,8 @@ use crate::{
     client::{Client, Error, Target},
     feed::{Collection, ObjectEvent, Selection},
     meta::{Key, Meta},
-    queue::{Queue, QueueMetrics},
+    metrics::ControllerMetrics,
+    queue::Queue,
     signal::Signal,
     view::{Projection, Snapshot},
 };
@@ -313,8 +314,8 @@ pub struct Informers {
     selected: HashMap<TypeId, Selection>,
     started: Mutex<HashMap<TypeId, Arc<dyn Any + Send + Sync>>>,
     tasks: Mutex<tokio::task::JoinSet<()>>,
-    /// Of the queues of the controllers that read from these informers.
-    queue_metrics: QueueMetrics,
+    /// Of the controllers that read from these informers.
+    metrics: ControllerMetrics,
 }
 
 impl Informers {
@@ -331,15 +332,15 @@ impl Informers {
 
     /// The same, for controllers with a given clock.
     pub fn timed(client: Client, selected: Selected, clock: Arc<dyn Clock>) -> Arc<Self> {
-        Self::measured(client, selected, clock, QueueMetrics::default())
+        Self::measured(client, selected, clock, ControllerMetrics::default())
     }
 
-    /// The same, for controllers with queues that are measured.
+    /// The same, for controllers that are measured.
     pub fn measured(
         client: Client,
         selected: Selected,
         clock: Arc<dyn Clock>,
-        queue_metrics: QueueMetrics,
+        metrics: ControllerMetrics,
     ) -> Arc<Self> {
         Arc::new(Informers {
             client,
@@ -347,13 +348,18 @@ impl Informers {
             selected: selected.0,
             started: Mutex::default(),
             tasks: Mutex::default(),
-            queue_metrics,
+            metrics,
         })
     }
 
     /// An empty queue of a controller that reads from these informers; the name is that of its metrics.
     pub fn queue(&self, name: &str) -> Queue {
-        Queue::named(name, self.clock.clone(), &self.queue_metrics)
+        Queue::named(name, self.clock.clone(), self.metrics.queues())
+    }
+
+    /// The metrics of the controllers that read from these informers.
+    pub fn metrics(&self) -> &ControllerMetrics {
+        &self.metrics
     }
 
     /// The clock of the controllers that read from these informers.

@@ -2,7 +2,11 @@
 //!
 //! Invariant: a stage runs only after all writes of the stages before it have succeeded.
 
-use crate::{client::Target, events::EventRecord};
+use crate::{
+    client::Target,
+    events::EventRecord,
+    metrics::{Moment, Observation, Sample},
+};
 use serde_json::Value;
 use std::time::Duration;
 
@@ -108,6 +112,8 @@ pub struct Plan {
     pub events: Vec<EventRecord>,
     /// Reconcile the key again after this delay, even without a change.
     pub requeue_after: Option<Duration>,
+    /// What is counted of it, each at its moment.
+    pub observations: Vec<Observation>,
 }
 
 impl Plan {
@@ -132,6 +138,19 @@ impl Plan {
     /// Adds an event.
     pub fn event(mut self, event: EventRecord) -> Self {
         self.events.push(event);
+        self
+    }
+
+    /// Counts a sample at a moment.
+    pub fn observe(mut self, moment: Moment, sample: Sample) -> Self {
+        self.observations.push(Observation { moment, sample, elapsed: false });
+        self
+    }
+
+    /// Counts a sample at a moment, with the seconds from when the work on the key began added to its value. Once a plan has
+    /// succeeded, its writes are in the informers.
+    pub fn observe_elapsed(mut self, moment: Moment, sample: Sample) -> Self {
+        self.observations.push(Observation { moment, sample, elapsed: true });
         self
     }
 

@@ -24,7 +24,7 @@ use kaji_meta::{GroupResource, object, time::SystemClock};
 use kaji_node::node::{self, RealNodeConfig};
 use kaji_options::{Nodes, Options, StoreKind, addresses::dns_service_ip};
 use kaji_resource::ObjectReader;
-use kaji_runtime::{Client, Election, Informers, LeaseTiming, Selected, Shared, queue::QueueMetrics};
+use kaji_runtime::{Client, ControllerMetrics, Election, Informers, LeaseTiming, Selected, Shared};
 use kaji_server::{Certificates, Identities, LocalService, Metrics, Stack};
 use std::{net::IpAddr, sync::Arc};
 use tokio::{sync::watch, task::JoinSet};
@@ -33,7 +33,7 @@ use tokio::{sync::watch, task::JoinSet};
 #[derive(Clone, Default)]
 pub(crate) struct LoopMetrics {
     scheduler: kaji_scheduler::Metrics,
-    queues: QueueMetrics,
+    controllers: ControllerMetrics,
     leases: kaji_runtime::LeaseMetrics,
     pub cache_checks: CacheChecks,
 }
@@ -44,7 +44,7 @@ impl LoopMetrics {
         let metrics = metrics.with(|registry| self.scheduler.register(registry));
         let metrics = metrics.with(|registry| self.cache_checks.register(registry));
         let metrics = metrics.with(|registry| self.leases.register(registry));
-        metrics.with(|registry| self.queues.register(registry))
+        metrics.with(|registry| self.controllers.register(registry))
     }
 }
 
@@ -155,7 +155,7 @@ impl ControlLoopConfig {
 
     fn informers(&self) -> Arc<Informers> {
         let client = self.client(CONTROLLER_MANAGER, identities::controllers());
-        let (clock, metrics) = (self.environment.object_clock.clone(), self.loop_metrics.queues.clone());
+        let (clock, metrics) = (self.environment.object_clock.clone(), self.loop_metrics.controllers.clone());
         Informers::measured(client, Selected::default(), clock, metrics)
     }
 

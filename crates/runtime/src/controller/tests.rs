@@ -2,13 +2,19 @@
 
 use super::*;
 use crate::{
-    EventRecord, PatchKind,
+    ControllerMetrics, EventRecord, Moment, PatchKind,
+    metrics::Buckets,
     testing::{Exchange, FakeServer, Item, WatchStream, client, item},
 };
 use http::Method;
 use kaji_meta::{random::SeededRandom, time::ManualClock};
 use serde_json::json;
 use tokio::{sync::mpsc, task::JoinHandle, time::Instant};
+
+static SEEN: Metric = Metric::counter("seen", "Changes", &[]);
+static ITEMS: Metric = Metric::gauge("items", "Items", &[]);
+static MOMENTS: Metric = Metric::counter("moments", "Moments", &["moment"]);
+static TOOK: Metric = Metric::histogram("took", "Times", &[], Buckets::Bounds(&[1.0, 5.0]));
 
 type Decide = Box<dyn Fn(&View, &Key, &Cx<'_>) -> Plan + Send + Sync>;
 
@@ -48,6 +54,7 @@ struct Fixture {
     stop: watch::Sender<bool>,
     task: JoinHandle<()>,
     decisions: Arc<Decisions>,
+    metrics: ControllerMetrics,
 }
 
 impl Fixture {
@@ -69,9 +76,12 @@ impl Fixture {
         let informers = Informers::new(client.clone());
         let (sender, calls) = mpsc::unbounded_channel();
         let (reported, outcomes) = mpsc::unbounded_channel();
+        let metrics = informers.metrics().clone();
         let scripted = Scripted { decide: Box::new(decide), calls: sender, outcomes: reported };
         let controller = Controller::new(scripted, &informers)
             .reads_after::<Item>(wait, |change, _| vec![change.any().metadata.key()])
+            .counts::<Item>(|change| change.new.as_ref().map(|_| SEEN.one([])))
+            .gauges(|view| vec![ITEMS.count([], view.get::<Item>().len())])
             .workers(2);
         let (stop, stopped) = watch::channel(false);
         let decisions = Arc::<Decisions>::default();
@@ -86,7 +96,7 @@ impl Fixture {
             drop(informers);
         });
         let watch = server.sync("10", items).await;
-        Fixture { server, watch, calls, outcomes, decisions, stop, task }
+        Fixture { server, watch, calls, outcomes, decisions, metrics, stop, task }
     }
 
     async fn called(&mut self) -> (String, Vec<u16>) {
@@ -275,6 +285,75 @@ async fn a_reconciler_learns_what_became_of_its_writes() {
     f.write().await.json(200, &item("other", 11, 2));
     assert_eq!(f.outcomes.recv().await.unwrap(), "ns/a other error Some(409)");
     assert_eq!(f.outcomes.recv().await.unwrap(), "ns/a other revision \"11\"");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_plan_counts_what_it_observes_at_each_moment() {
+    let mut f = Fixture::new(&[item("a", 5, 1)], |view, key, _| {
+        if value(view, key) == 2 {
+            return Plan::nothing();
+        }
+        let moments = [
+            ("decided", Moment::Decided),
+            ("succeeded", Moment::Succeeded),
+            ("failed", Moment::Failed),
+            ("written a", Moment::Written(target("a"))),
+            ("written b", Moment::Written(target("b"))),
+            ("not written b", Moment::NotWritten(target("b"))),
+        ];
+        let plan = Plan::nothing().then(patch("a")).then(patch("b"));
+        moments
+            .into_iter()
+            .fold(plan, |plan, (name, moment)| plan.observe(moment, MOMENTS.one([name.into()])))
+            .observe_elapsed(Moment::Succeeded, TOOK.sample([], 0.0))
+    })
+    .await;
+    let page = |f: &Fixture| {
+        let mut registry = prometheus_client::registry::Registry::default();
+        f.metrics.register(&mut registry);
+        let page = kaji_exposition::encode(&registry);
+        let own = ["seen", "items", "moments", "took"];
+        let lines = page.lines().filter(|line| own.iter().any(|name| line.starts_with(name)));
+        lines.collect::<Vec<_>>().join("\n")
+    };
+    // Of the first plan a write fails.
+    f.server.expect(Method::PATCH, "/apis/test/v1/namespaces/ns/items/a").await.json(200, &json!({}));
+    f.write().await.status(409, "Conflict");
+    let second = f.write().await;
+    expect_test::expect![[r#"
+        items 1
+        moments{moment="decided"} 2
+        moments{moment="failed"} 1
+        moments{moment="not written b"} 1
+        moments{moment="written a"} 1
+        seen 1"#]]
+    .assert_eq(&page(&f));
+    // The second one takes two seconds.
+    second.json(200, &json!({}));
+    let last = f.write().await;
+    tokio::time::sleep(Duration::from_secs(2)).await;
+    last.json(200, &item("b", 11, 2));
+    f.watch.send(&[("ADDED", item("b", 11, 2)), ("MODIFIED", item("a", 12, 2))]);
+    for _ in 0..4 {
+        f.called().await;
+    }
+    expect_test::expect![[r#"
+        items 2
+        moments{moment="decided"} 2
+        moments{moment="failed"} 1
+        moments{moment="not written b"} 1
+        moments{moment="succeeded"} 1
+        moments{moment="written a"} 2
+        moments{moment="written b"} 1
+        seen 3
+        took_bucket{le="1"} 0
+        took_bucket{le="5"} 1
+        took_bucket{le="+Inf"} 1
+        took_sum 2
+        took_count 1"#]]
+    .assert_eq(&page(&f));
+    f.stop.send(true).unwrap();
+    f.task.await.unwrap();
 }
 
 #[tokio::test(start_paused = true)]
