@@ -7,6 +7,7 @@
 mod indexes;
 mod manage;
 mod memory;
+mod metrics;
 mod pods;
 mod track;
 
@@ -18,8 +19,8 @@ use crate::{
     },
 };
 use kaji_runtime::{
-    Change, Controller, Cx, EventRecord, Informers, Key, Meta, PatchKind, Plan, Projection, Reconciler, Step,
-    View, Write,
+    Change, Controller, Cx, EventRecord, Informers, Key, Meta, Metric, Moment, PatchKind, Plan, Projection,
+    Reconciler, Step, View, Write,
     client::Target,
     objects::{Job, JobStatus, Pod},
 };
@@ -44,7 +45,9 @@ pub const CONTROLLER: Descriptor = Descriptor {
 fn controllers(informers: &Arc<Informers>) -> Vec<Controller> {
     let jobs = Controller::new(Jobs::default(), informers)
         .reads::<Job>(|change, _| vec![change.any().metadata.key()])
-        .reads::<Pod>(|change, view| owner_keys::<Job, Pod>(change, view, selects, labels_differ));
+        .reads::<Pod>(|change, view| owner_keys::<Job, Pod>(change, view, selects, labels_differ))
+        .counts::<Job>(metrics::job_changed)
+        .counts::<Pod>(metrics::pod_changed);
     let orphans = Controller::new(Orphans, informers)
         .reads::<Pod>(|change: &Change<Pod>, _| {
             let pod = change.new.as_ref().filter(|p| tracked(p));
@@ -85,6 +88,10 @@ impl Reconciler for Jobs {
         "job"
     }
 
+    fn metrics(&self) -> &'static [&'static Metric] {
+        &metrics::METRICS
+    }
+
     fn reconcile(&self, view: &View, key: &Key, cx: &Cx<'_>) -> Plan {
         let jobs = view.get::<Job>();
         let Some(job) = jobs.by_key(key).filter(|j| !j.foreign() && j.finished().is_none()) else {
@@ -99,7 +106,7 @@ impl Reconciler for Jobs {
         let (owned, plan) = claimed.into_plan(unchanged::<Job>(meta));
         if !plan.is_empty() {
             // The pods say so once it is done, and the job is looked at again.
-            return plan;
+            return metrics::synced(plan, job, metrics::RECONCILING);
         }
         let failures = self.memory.learn(key, job, &owned);
         let state = State::new(job, owned, failures, cx.now);
@@ -109,14 +116,19 @@ impl Reconciler for Jobs {
         let plan = write_status(plan, job, &tracked);
         if verdict.is_some() {
             let plan = plan.stage(manage::delete(job, &state.active));
-            return plan.stage(manage::release(&tracked.release));
+            let plan = plan.stage(manage::release(&tracked.release));
+            return metrics::synced(plan, job, metrics::RECONCILING);
         }
         let plan = plan.stage(manage::release(&tracked.release));
         let plan = match state.until_deadline() {
             Some(left) => plan.again_after(left),
             None => plan,
         };
-        if meta.deleting() { plan } else { manage::manage(plan, &state, doomed, cx.now) }
+        let (plan, action) = match meta.deleting() {
+            true => (plan, metrics::RECONCILING),
+            false => manage::manage(plan, &state, doomed, cx.now),
+        };
+        metrics::synced(plan, job, action)
     }
 }
 
@@ -129,7 +141,7 @@ fn write_status(plan: Plan, job: &Job, tracked: &Tracked) -> Plan {
         seen.uncounted_terminated_pods.get_or_insert_default();
     }
     if *status == seen {
-        return plan;
+        return metrics::handled(plan, &tracked.handled, &Moment::Succeeded);
     }
     let regarding = job.metadata.reference(&Job::api_version(), Job::KIND);
     let suspended = |s: &JobStatus| s.conditions.iter().any(|c| c.kind == "Suspended" && c.status == "True");
@@ -143,7 +155,10 @@ fn write_status(plan: Plan, job: &Job, tracked: &Tracked) -> Plan {
         _ => None,
     };
     let write = status_patch::<Job>(&job.metadata, status_value(status));
+    let written = write.target().clone();
     let plan = plan.stage(vec![Step { write, on_success: event, on_failure: None }]);
+    let plan = metrics::counted(plan, job, tracked, &written);
+    let plan = metrics::handled(plan, &tracked.handled, &Moment::Written(written));
     if tracked.finished
         && status.completion_time.is_some()
         && job.spec.completions.is_some_and(|c| status.succeeded > c)

@@ -1,7 +1,7 @@
 //! Fixtures for tests: objects in, a plan as text out.
 
 use kaji_meta::random::SeededRandom;
-use kaji_runtime::{Cx, Failure, Plan, Projection, Snapshot, View, Write};
+use kaji_runtime::{Cx, Failure, Moment, Plan, Projection, Sample, Snapshot, View, Write};
 use serde_json::Value;
 use std::fmt::Write as _;
 
@@ -86,4 +86,29 @@ pub fn text(plan: &Plan) -> String {
         let _ = writeln!(out, "again after {wait:?}");
     }
     out
+}
+
+/// A sample: its metric, the values of its labels, and its value.
+pub fn sample(sample: &Sample) -> String {
+    let labels: String = sample.labels.iter().map(|label| format!(" {label:?}")).collect();
+    format!("{}{labels} = {}", sample.metric.name, sample.value)
+}
+
+/// What a plan observes, one line an observation.
+pub fn observed(plan: &Plan) -> String {
+    let line = |observation: &kaji_runtime::metrics::Observation| {
+        let moment = match &observation.moment {
+            Moment::Decided => "decided".to_owned(),
+            Moment::Succeeded => "succeeded".to_owned(),
+            Moment::Failed => "failed".to_owned(),
+            Moment::Written(target) => format!("written {}", target.path()),
+            Moment::NotWritten(target) => format!("not written {}", target.path()),
+        };
+        let value = sample(&observation.sample);
+        match observation.elapsed {
+            true => format!("{moment}: {value} + elapsed\n"),
+            false => format!("{moment}: {value}\n"),
+        }
+    };
+    plan.observations.iter().map(line).collect()
 }

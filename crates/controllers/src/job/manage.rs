@@ -4,6 +4,7 @@
 //! after failures, pods come back later and later.
 
 use super::{
+    metrics::{self, PODS_CREATED, PODS_DELETED, TRACKING},
     pods::{self, FINALIZER, FailureAction, INDEX},
     track::{State, release_body},
 };
@@ -43,35 +44,39 @@ pub fn delete(job: &Job, pods: &[Arc<Pod>]) -> Vec<Step> {
     pods.iter().map(|pod| delete_pod_step(pod, &regarding)).collect()
 }
 
-/// Adds what a job that goes on needs: fewer pods, or more of them.
-pub fn manage(plan: Plan, state: &State<'_>, doomed: bool, now: jiff::Timestamp) -> Plan {
+/// Adds what a job that goes on needs: fewer pods, or more of them. Says what was done, as metrics name it.
+pub fn manage(plan: Plan, state: &State<'_>, doomed: bool, now: jiff::Timestamp) -> (Plan, &'static str) {
     let (job, active) = (state.job, state.active.len());
     let wanted = if job.suspended() { 0 } else { wanted(state) };
     let surplus = surplus(state, active.saturating_sub(wanted), now);
     if !surplus.is_empty() {
         // A surplus pod has not failed: its finalizer is removed before it is deleted.
-        return plan.stage(release(&surplus)).stage(delete(job, &surplus));
+        return (plan.stage(release(&surplus)).stage(delete(job, &surplus)), PODS_DELETED);
+    }
+    if job.suspended() {
+        return (plan, PODS_DELETED);
     }
     let leaving =
         if pods::replaces_failed_only(job) { usize::try_from(state.terminating).unwrap_or(0) } else { 0 };
     let missing = wanted.saturating_sub(active + leaving).min(BURST);
-    if missing == 0 || job.suspended() || doomed {
-        return plan;
+    if missing == 0 || doomed {
+        return (plan, TRACKING);
     }
     if job.spec.backoff_limit_per_index.is_none()
         && let Some(last) = state.failures.last
         && let Some(wait) = remaining(state.failures.count, last, now)
     {
-        return plan.again_after(wait);
+        return (plan.again_after(wait), PODS_CREATED);
     }
     if !job.indexed() {
-        return create(plan, state, &vec![None; missing]);
+        return (create(plan, state, &vec![None; missing]), PODS_CREATED);
     }
     let (ready, wait) = indexes(state, missing, now);
-    match wait {
+    let plan = match wait {
         Some(wait) if ready.is_empty() => plan.again_after(wait),
         _ => create(plan, state, &ready.into_iter().map(Some).collect::<Vec<_>>()),
-    }
+    };
+    (plan, PODS_CREATED)
 }
 
 /// How many pods should be active.
@@ -140,10 +145,10 @@ fn indexes(state: &State<'_>, count: usize, now: jiff::Timestamp) -> (Vec<i64>, 
 fn create(mut plan: Plan, state: &State<'_>, indexes: &[Option<i64>]) -> Plan {
     let meta = &state.job.metadata;
     let regarding = meta.reference(&Job::api_version(), Job::KIND);
-    let base = base(state.job);
+    let (base, pods) = (base(state.job), Target::of::<Pod>(&meta.namespace, ""));
     let step = |index: &Option<i64>| Step {
         write: Write::Create {
-            target: Target::of::<Pod>(&meta.namespace, ""),
+            target: pods.clone(),
             body: match index {
                 Some(index) => with_index(base.clone(), state, *index),
                 None => base.clone(),
@@ -158,7 +163,7 @@ fn create(mut plan: Plan, state: &State<'_>, indexes: &[Option<i64>]) -> Plan {
         plan = plan.stage(now.iter().map(step).collect());
         (rest, batch) = (later, batch * 2);
     }
-    plan
+    metrics::created(plan, state, &pods)
 }
 
 /// A pod of the job, without an index.

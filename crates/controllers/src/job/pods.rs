@@ -69,8 +69,13 @@ pub enum FailureAction {
 }
 
 impl FailureAction {
-    /// Of the first rule that matches.
+    /// Of the first rule that matches; a failure that none does counts.
     pub fn of(pod: &Pod, policy: Option<&PodFailurePolicy>) -> Self {
+        FailureAction::matched(pod, policy).unwrap_or(FailureAction::Count)
+    }
+
+    /// Of the first rule that matches, if one does.
+    pub fn matched(pod: &Pod, policy: Option<&PodFailurePolicy>) -> Option<Self> {
         let rules = policy.map(|p| p.rules.as_slice()).unwrap_or_default();
         let verdict = |why: String, action: &str| match action {
             "Ignore" => Some(FailureAction::Ignore),
@@ -80,7 +85,7 @@ impl FailureAction {
             _ => None,
         };
         let (namespace, name) = (&pod.metadata.namespace, &pod.metadata.name);
-        let found = rules.iter().enumerate().find_map(|(i, rule)| {
+        rules.iter().enumerate().find_map(|(i, rule)| {
             let action = rule.action.as_str();
             if let Some(codes) = &rule.on_exit_codes {
                 let all = pod.status.container_statuses.iter().chain(&pod.status.init_container_statuses);
@@ -98,8 +103,17 @@ impl FailureAction {
             let why =
                 format!("Pod {namespace}/{name} has condition {} matching {action} rule at index {i}", condition.kind);
             verdict(why, action)
-        });
-        found.unwrap_or(FailureAction::Count)
+        })
+    }
+
+    /// What a rule calls it.
+    pub fn name(&self) -> &'static str {
+        match self {
+            FailureAction::Count => "Count",
+            FailureAction::Ignore => "Ignore",
+            FailureAction::FailIndex => "FailIndex",
+            FailureAction::FailJob(_) => "FailJob",
+        }
     }
 
     /// Whether it counts against the limits.

@@ -1,7 +1,7 @@
 //! Tests of `job`: fixtures in, expectations out.
 
 use super::*;
-use crate::testing::{ago, now, object, reconcile, snapshot, text};
+use crate::testing::{ago, now, object, observed, reconcile, sample, snapshot, text};
 use expect_test::expect;
 use kaji_runtime::Snapshot;
 
@@ -315,4 +315,153 @@ fn waits_after_failures_of_pods_that_are_gone() {
     assert_eq!(again(vec![]), "again after 15s");
     let released = released(ended("c", "Succeeded", None, 1, 0));
     assert!(!again(vec![released]).starts_with("again"));
+}
+
+/// What a plan counts, without what every sync does, unless `all`.
+fn counted(job: Value, pods: Vec<Value>, all: bool) -> String {
+    let view = View::default().with(Snapshot::of([object::<Job>(job)])).with(snapshot::<Pod>(pods));
+    let text = observed(&reconcile(&Jobs::default(), &view, "ns", "work", &[]));
+    let lines = text.lines().filter(|line| all || !line.contains("job_sync"));
+    let short = |line: &str| {
+        line.replace("job_controller_", "")
+            .replace("/api/v1/namespaces/ns/", "")
+            .replace("/apis/batch/v1/namespaces/ns/", "")
+    };
+    lines.map(|line| short(line) + "\n").collect()
+}
+
+#[test]
+fn syncs_are_measured_by_their_action() {
+    expect![[r#"
+        written pods: job_pods_creation_total "new" "succeeded" = 1
+        not written pods: job_pods_creation_total "new" "failed" = 1
+        succeeded: job_syncs_total "NonIndexed" "success" "pods_created" = 1
+        succeeded: job_sync_duration_seconds "NonIndexed" "success" "pods_created" = 0 + elapsed
+        failed: job_syncs_total "NonIndexed" "error" "pods_created" = 1
+        failed: job_sync_duration_seconds "NonIndexed" "error" "pods_created" = 0 + elapsed
+    "#]]
+    .assert_eq(&counted(job(json!({}), json!({})), vec![], true));
+    let action = |spec: Value, status: Value, pods: Vec<Value>| {
+        let text = counted(job(spec, status), pods, true);
+        let line = text.lines().find(|line| line.starts_with("succeeded: job_syncs_total")).unwrap();
+        line.split('"').nth(5).unwrap().to_owned()
+    };
+    let running = || vec![pod("a", "Running", None), pod("b", "Running", None)];
+    assert_eq!(action(json!({}), started(json!({"active": 2})), running()), "tracking");
+    assert_eq!(action(json!({"parallelism": 1}), started(json!({})), running()), "pods_deleted");
+    assert_eq!(action(json!({"suspend": true}), started(json!({})), vec![]), "pods_deleted");
+    // It waits before it creates pods.
+    let failed = vec![released(ended("a", "Failed", None, 4, 1))];
+    assert_eq!(action(json!({}), started(json!({"failed": 1})), failed), "pods_created");
+    let deadline = json!({"activeDeadlineSeconds": 1});
+    assert_eq!(action(deadline, started(json!({})), running()), "reconciling");
+    let mut stray = released(pod("stray", "Running", None));
+    stray["metadata"]["ownerReferences"] = json!([]);
+    assert_eq!(action(json!({}), started(json!({})), vec![stray]), "reconciling");
+}
+
+#[test]
+fn ends_of_jobs_and_pods_are_counted_with_their_status() {
+    let announced = json!([{"type": "SuccessCriteriaMet", "status": "True", "reason": "CompletionsReached"}]);
+    let status = started(json!({"active": 1, "conditions": announced,
+        "uncountedTerminatedPods": {"succeeded": ["a"], "failed": ["b"]}}));
+    let spec = json!({"parallelism": 1, "completions": 1});
+    expect![[r#"
+        written jobs/work/status: jobs_finished_total "NonIndexed" "succeeded" "CompletionsReached" = 1
+        written jobs/work/status: job_pods_finished_total "NonIndexed" "succeeded" = 1
+        written jobs/work/status: job_pods_finished_total "NonIndexed" "failed" = 1
+    "#]]
+    .assert_eq(&counted(job(spec, status), vec![], false));
+    let target = json!([{"type": "FailureTarget", "status": "True", "reason": "BackoffLimitExceeded"}]);
+    expect![[r#"
+        written jobs/work/status: jobs_finished_total "NonIndexed" "failed" "BackoffLimitExceeded" = 1
+    "#]]
+    .assert_eq(&counted(job(json!({}), started(json!({"failed": 2, "conditions": target}))), vec![], false));
+    let spec =
+        json!({"completionMode": "Indexed", "completions": 4, "parallelism": 1, "backoffLimitPerIndex": 0});
+    let pods = vec![
+        ended("p0", "Succeeded", Some(0), 5, 0),
+        ended("p1", "Failed", Some(1), 5, 1),
+        pod("p2", "Running", Some(2)),
+    ];
+    let of = |spec: &Value| {
+        let status = started(json!({"active": 1, "succeeded": 1, "completedIndexes": "3"}));
+        counted(job(spec.clone(), status), pods.clone(), false)
+    };
+    expect![[r#"
+        written jobs/work/status: job_finished_indexes_total "succeeded" "perIndex" = 1
+        written jobs/work/status: job_finished_indexes_total "failed" "perIndex" = 1
+        written jobs/work/status: job_pods_finished_total "Indexed" "succeeded" = 1
+    "#]]
+    .assert_eq(&of(&spec));
+    let mut global = spec;
+    global.as_object_mut().unwrap().remove("backoffLimitPerIndex");
+    assert!(
+        of(&global).starts_with(
+            "written jobs/work/status: job_finished_indexes_total \"succeeded\" \"global\" = 1\n"
+        )
+    );
+}
+
+#[test]
+fn failures_that_a_rule_handles_are_counted_by_its_action() {
+    let handled = |action: &str, code: i64| {
+        let policy = json!({"podFailurePolicy": {"rules": [
+            {"action": action, "onExitCodes": {"operator": "In", "values": [42]}}]}});
+        let pods = vec![ended("a", "Failed", None, 99, code)];
+        let text = counted(job(policy, started(json!({}))), pods, false);
+        text.lines().filter(|line| line.contains("failure_policy")).collect::<String>()
+    };
+    let expected = |action: &str| {
+        format!("written jobs/work/status: pod_failures_handled_by_failure_policy_total {action:?} = 1")
+    };
+    assert_eq!(handled("FailJob", 42), expected("FailJob"));
+    assert_eq!(handled("Count", 42), expected("Count"));
+    // An ignored failure changes nothing of the status.
+    assert_eq!(handled("Ignore", 42), expected("Ignore").replace("written jobs/work/status", "succeeded"));
+    assert_eq!(handled("Count", 1), "");
+}
+
+#[test]
+fn created_pods_are_counted_by_the_reason() {
+    let reason = |policy: &str, status: Value, pods: Vec<Value>| {
+        let spec = json!({"podReplacementPolicy": policy, "backoffLimit": 9});
+        let text = counted(job(spec, started(status)), pods, false);
+        text.lines()
+            .filter_map(|line| line.strip_prefix("written pods: job_pods_creation_total "))
+            .collect::<String>()
+    };
+    let any = "TerminatingOrFailed";
+    assert_eq!(reason(any, json!({}), vec![]), "\"new\" \"succeeded\" = 1");
+    assert_eq!(
+        reason(any, json!({"failed": 1}), vec![]),
+        "\"recreate_terminating_or_failed\" \"succeeded\" = 1"
+    );
+    assert_eq!(reason("Failed", json!({"failed": 1}), vec![]), "\"recreate_failed\" \"succeeded\" = 1");
+}
+
+#[test]
+fn changes_of_pods_and_jobs_are_counted() {
+    let change = |old: Option<Value>, new: Option<Value>| {
+        let pod = |value: Option<Value>| value.map(|value| Arc::new(object::<Pod>(value)));
+        let found = metrics::pod_changed(&Change { old: pod(old), new: pod(new) });
+        found.map(|found| sample(&found)).unwrap_or_default()
+    };
+    let name = "job_controller_terminated_pods_tracking_finalizer_total";
+    let (running, over) = (pod("a", "Running", None), ended("a", "Failed", None, 5, 1));
+    assert_eq!(change(Some(running.clone()), Some(over.clone())), format!("{name} \"add\" = 1"));
+    assert_eq!(change(None, Some(over.clone())), format!("{name} \"add\" = 1"));
+    assert_eq!(change(Some(over.clone()), Some(released(over.clone()))), format!("{name} \"delete\" = 1"));
+    assert_eq!(change(Some(over), None), format!("{name} \"delete\" = 1"));
+    assert_eq!(change(None, Some(running)), "");
+    let of = |manager: Value, new: bool| {
+        let found = Arc::new(object::<Job>(job(json!({"managedBy": manager}), json!({}))));
+        let change = Change { old: (!new).then(|| found.clone()), new: Some(found) };
+        metrics::job_changed(&change).map(|found| sample(&found)).unwrap_or_default()
+    };
+    let name = "job_controller_jobs_by_external_controller_total";
+    assert_eq!(of(json!("example.com/a"), true), format!("{name} \"example.com/a\" = 1"));
+    assert_eq!(of(json!("example.com/a"), false), "");
+    assert_eq!(of(json!("kubernetes.io/job-controller"), true), "");
+    assert_eq!(of(Value::Null, true), "");
 }

@@ -16,7 +16,7 @@ use kaji_runtime::{
     objects::{Job, JobCondition, JobStatus, Pod},
 };
 use std::{
-    collections::{HashMap, HashSet},
+    collections::{BTreeMap, HashMap, HashSet},
     sync::Arc,
     time::Duration,
 };
@@ -65,7 +65,7 @@ pub struct State<'a> {
     /// Pods, or indexes, that succeeded.
     pub succeeded: i64,
     /// Pods that failed.
-    failed: i64,
+    pub failed: i64,
     /// Indexes that succeeded.
     pub succeeded_indexes: Indexes,
     /// Indexes that failed, with a backoff limit per index.
@@ -85,6 +85,8 @@ pub struct Tracked {
     pub release: Vec<Arc<Pod>>,
     /// The condition that the job ends with, if it is new.
     pub finished: bool,
+    /// Failures that a rule of the failure policy matches, by its action.
+    pub handled: BTreeMap<&'static str, usize>,
 }
 
 fn count(n: usize) -> i64 {
@@ -121,6 +123,15 @@ impl<'a> State<'a> {
 
     fn failure_action(&self, pod: &Pod) -> FailureAction {
         FailureAction::of(pod, self.job.spec.pod_failure_policy.as_ref())
+    }
+
+    /// The same, counted if it is a rule's.
+    fn handle(&self, pod: &Pod, handled: &mut BTreeMap<&'static str, usize>) -> FailureAction {
+        let action = FailureAction::matched(pod, self.job.spec.pod_failure_policy.as_ref());
+        if let Some(action) = &action {
+            *handled.entry(action.name()).or_default() += 1;
+        }
+        action.unwrap_or(FailureAction::Count)
     }
 
     fn count(&mut self) {
@@ -324,7 +335,7 @@ impl<'a> State<'a> {
         let succeeded: HashSet<String> = uncounted.succeeded.iter().cloned().collect();
         let failed: HashSet<String> = uncounted.failed.iter().cloned().collect();
         let former = Indexes::parse(&job.status.completed_indexes, job.spec.completions.unwrap_or(0));
-        let (mut release, mut indexes, mut full) = (vec![], 0, false);
+        let (mut release, mut indexes, mut full, mut handled) = (vec![], 0, false, BTreeMap::new());
         for pod in self.pods.iter().filter(|p| pods::tracked(p)) {
             let (uid, over) = (&pod.metadata.uid, pods::failed(pod, job));
             if !self.may_go(pod, over, verdict) {
@@ -342,7 +353,7 @@ impl<'a> State<'a> {
             } else if (over || verdict.is_some_and(|v| !v.success))
                 && !failed.contains(uid)
                 && (!job.indexed() || index.is_some())
-                && self.failure_action(pod).counts()
+                && self.handle(pod, &mut handled).counts()
             {
                 uncounted.failed.push(uid.clone());
             }
@@ -364,7 +375,7 @@ impl<'a> State<'a> {
         let finished =
             counted && !full && release.is_empty() && self.active.is_empty() && self.terminating == 0;
         let finished = self.conclude(&mut status, verdict, finished);
-        Tracked { status, release, finished }
+        Tracked { status, release, finished, handled }
     }
 
     /// Whether a pod's finalizer may go.
