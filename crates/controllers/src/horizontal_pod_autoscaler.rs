@@ -14,6 +14,7 @@
 
 mod behaviour;
 mod calculator;
+mod metrics;
 mod proposal;
 mod sources;
 mod turn;
@@ -31,11 +32,13 @@ use futures_util::{StreamExt, stream};
 use jiff::SignedDuration;
 use kaji_meta::labels::Selector;
 use kaji_runtime::{
-    Client, Error, EventRecord, Informer, Informers, Key, PatchKind, Recorder, Shared,
+    Client, ControllerMetrics, Error, EventRecord, Informer, Informers, Key, PatchKind, Recorder, Shared,
     client::Target,
+    metrics::Gauges,
     objects::{HorizontalPodAutoscaler, Pod},
     queue::Queue,
 };
+pub use metrics::METRICS;
 use proposal::Scaled;
 use serde_json::{Value, json};
 use sources::Sources;
@@ -44,7 +47,7 @@ use std::{
     sync::{Arc, Mutex, MutexGuard, PoisonError},
     time::Duration,
 };
-use tokio::task::JoinSet;
+use tokio::{task::JoinSet, time::Instant};
 use turn::{ABLE, ACTIVE, LIMITED, SCALED_TO_ZERO, Turn};
 
 const COMPONENT: &str = "horizontal-pod-autoscaler";
@@ -109,6 +112,9 @@ struct Autoscalers {
     autoscalers: Arc<Informer<HorizontalPodAutoscaler>>,
     pods: Arc<Informer<Pod>>,
     kept: Mutex<HashMap<Key, Kept>>,
+    metrics: ControllerMetrics,
+    /// Held for the pages of metrics, which read them.
+    _gauges: Gauges,
 }
 
 /// Starts the controller.
@@ -165,6 +171,10 @@ type Decision = Option<(i64, String)>;
 impl Autoscalers {
     fn new(informers: &Informers, shared: &Shared, config: &AutoscalerConfig) -> Autoscalers {
         let client = shared.client.named(COMPONENT);
+        let autoscalers = informers.get::<HorizontalPodAutoscaler>();
+        let (metrics, counted) = (informers.metrics().clone(), autoscalers.clone());
+        metrics.declare(&METRICS);
+        let gauges = metrics.gauges(move || metrics::gauges(&counted.snapshot()));
         Autoscalers {
             recorder: Recorder::start(client.clone(), COMPONENT, shared.clock.clone(), shared.random.clone()),
             sources: Sources::new(client.clone()),
@@ -172,9 +182,11 @@ impl Autoscalers {
             shared: shared.clone(),
             config: config.clone(),
             queue: informers.queue("horizontalpodautoscaler"),
-            autoscalers: informers.get::<HorizontalPodAutoscaler>(),
+            autoscalers,
             pods: informers.get::<Pod>(),
             kept: Mutex::default(),
+            metrics,
+            _gauges: gauges,
         }
     }
 
@@ -188,7 +200,7 @@ impl Autoscalers {
     }
 
     async fn take_turn(&self, hpa: &HorizontalPodAutoscaler, key: &Key) {
-        let now = self.shared.clock.now();
+        let (now, began) = (self.shared.clock.now(), Instant::now());
         let mut turn = Turn::new(hpa, now);
         self.scale(key, &mut turn).await;
         if let Some(status) = turn.status() {
@@ -200,9 +212,13 @@ impl Autoscalers {
                 Ok(_) => {}
                 // It was deleted meanwhile.
                 Err(error) if error.not_found() => {}
-                Err(error) => turn.warn("FailedUpdateStatus", error.to_string()),
+                Err(error) => {
+                    turn.failed(metrics::INTERNAL);
+                    turn.warn("FailedUpdateStatus", error.to_string());
+                }
             }
         }
+        metrics::turn_taken(&self.metrics, turn.action, turn.failure, began.elapsed());
         turn.events.drain(..).for_each(|event: EventRecord| self.recorder.record(event));
     }
 
@@ -213,6 +229,10 @@ impl Autoscalers {
             Err(error) => {
                 let message =
                     format!("the HPA controller was unable to get the target's current scale: {error}");
+                turn.failed(match hpa.spec.scale_target_ref.api_version.matches('/').count() {
+                    0 | 1 => metrics::INTERNAL,
+                    _ => metrics::SPEC,
+                });
                 turn.warn("FailedGetScale", error);
                 turn.condition(ABLE, false, "FailedGetScale", message);
                 return;
@@ -250,6 +270,7 @@ impl Autoscalers {
         let pods = match self.select(key, scale.selector(), turn) {
             Ok(pods) => pods,
             Err(error) => {
+                turn.failed(metrics::INTERNAL);
                 turn.warn("FailedComputeMetricsReplicas", error);
                 return None;
             }
@@ -265,7 +286,14 @@ impl Autoscalers {
             };
             let mut proposals = Vec::with_capacity(hpa.spec.metrics.len());
             for spec in &hpa.spec.metrics {
-                proposals.push(scaled.propose(spec, &self.sources));
+                let proposal = scaled.propose(spec, &self.sources);
+                proposals.push(async move {
+                    let began = Instant::now();
+                    let proposal = proposal.await;
+                    let of = (spec, hpa.status.current_replicas);
+                    metrics::computed(&self.metrics, of, &proposal, began.elapsed());
+                    proposal
+                });
             }
             stream::iter(proposals).buffered(PARALLEL).collect().await
         };
@@ -298,6 +326,7 @@ impl Autoscalers {
         turn: &mut Turn<'_>,
     ) {
         if let Err(error) = self.write_scale(scale, desired).await {
+            turn.failed(metrics::INTERNAL);
             turn.warn("FailedRescale", format!("New size: {desired}; reason: {why}; error: {error}"));
             let message = format!("the HPA controller was unable to update the target scale: {error}");
             turn.condition(ABLE, false, "FailedUpdateScale", message);
@@ -308,6 +337,7 @@ impl Autoscalers {
         turn.note("SuccessfulRescale", format!("New size: {desired}; reason: {why}"));
         turn.remove(SCALED_TO_ZERO);
         (turn.desired, turn.scaled) = (desired, true);
+        turn.action = metrics::action(current, desired);
         if turn.hpa.spec.behavior.is_some() {
             self.with(key, |kept| kept.history.scaled(current, desired, turn.now));
         }

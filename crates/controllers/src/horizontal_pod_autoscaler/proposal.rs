@@ -33,6 +33,11 @@ pub struct NoProposal {
     pub error: String,
 }
 
+impl NoProposal {
+    /// The reason where a metric's type is none.
+    pub const INVALID_TYPE: &str = "InvalidMetricSourceType";
+}
+
 /// What proposals are computed for.
 pub struct Scaled<'a> {
     /// Where.
@@ -118,7 +123,7 @@ impl Scaled<'_> {
             "External" => ("external", "FailedGetExternalMetric", &spec.external),
             other => {
                 let cause = format!("unknown metric source type {}", kaji_meta::text::quote(other));
-                return Err(NoProposal { reason: "InvalidMetricSourceType", error: cause.clone(), cause });
+                return Err(NoProposal { reason: NoProposal::INVALID_TYPE, error: cause.clone(), cause });
             }
         };
         // Validation wants the source of the type.

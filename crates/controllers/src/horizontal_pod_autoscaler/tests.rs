@@ -394,3 +394,68 @@ async fn selectors_that_do_not_do() {
         {"currentMetrics":null,"currentReplicas":2,"desiredReplicas":0,"lastScaleTime":null}
     "#]].assert_eq(&text);
 }
+
+/// The page's lines of the metrics, but for times and buckets.
+fn measured(harness: &Harness) -> String {
+    let mut registry = prometheus_client::registry::Registry::default();
+    harness.autoscalers.metrics.register(&mut registry);
+    let page = kaji_exposition::encode(&registry);
+    let own =
+        |line: &&str| line.starts_with("horizontal_") && !line.contains("_bucket") && !line.contains("_sum");
+    let short = |line: &str| line.replace("horizontal_pod_autoscaler_controller_", "") + "\n";
+    page.lines().filter(own).map(short).collect()
+}
+
+#[tokio::test]
+async fn turns_and_computations_are_measured() {
+    let take = async |harness: &Harness, hpa: Value| {
+        let hpa: HorizontalPodAutoscaler = object(hpa);
+        harness.autoscalers.take_turn(&hpa, &hpa.metadata.key()).await;
+    };
+    let mut all = played(2);
+    let status = "/apis/autoscaling/v2/namespaces/n/horizontalpodautoscalers/h/status";
+    all.answers.insert(status.into(), (200, json!({})));
+    let mut listed = autoscaler(cpu(80));
+    listed["status"] =
+        json!({"desiredReplicas": 3, "conditions": [{"type": "AbleToScale", "status": "True"}]});
+    let mut fresh = autoscaler(cpu(80));
+    fresh["metadata"]["name"] = "fresh".into();
+    let list = json!({"metadata": {"resourceVersion": "1"}, "items": [listed, fresh]});
+    all.answers.insert("/apis/autoscaling/v2/horizontalpodautoscalers".into(), (200, list));
+    let harness = Harness::new(all).await;
+    harness.autoscalers.autoscalers.synced().await;
+    let mut steady = autoscaler(cpu(80));
+    steady["status"] = json!({"currentReplicas": 2});
+    take(&harness, steady).await;
+    let mut of_two = autoscaler(cpu(40));
+    of_two["status"] = json!({"currentReplicas": 2});
+    take(&harness, of_two).await;
+    // A metric without a source, a type that is none, and a version that is none.
+    let external = json!([{"type": "External", "external": {"metric": {"name": "queue"}, "target": {"type": "Value", "value": "42"}}}]);
+    take(&harness, autoscaler(external)).await;
+    take(&harness, autoscaler(json!([{"type": "Nothing"}]))).await;
+    let mut wrong = autoscaler(cpu(80));
+    wrong["spec"]["scaleTargetRef"]["apiVersion"] = "a/b/c".into();
+    take(&harness, wrong).await;
+    expect_test::expect![[r#"
+        desired_replicas{hpa_name="h",namespace="n"} 3
+        metric_computation_duration_seconds_count{action="none",error="internal",metric_type="External"} 1
+        metric_computation_duration_seconds_count{action="none",error="none",metric_type="Resource"} 1
+        metric_computation_duration_seconds_count{action="none",error="spec",metric_type="Nothing"} 1
+        metric_computation_duration_seconds_count{action="scale_up",error="none",metric_type="Resource"} 1
+        metric_computation_total{action="none",error="internal",metric_type="External"} 1
+        metric_computation_total{action="none",error="none",metric_type="Resource"} 1
+        metric_computation_total{action="none",error="spec",metric_type="Nothing"} 1
+        metric_computation_total{action="scale_up",error="none",metric_type="Resource"} 1
+        num_horizontal_pod_autoscalers 2
+        reconciliation_duration_seconds_count{action="none",error="internal"} 2
+        reconciliation_duration_seconds_count{action="none",error="none"} 1
+        reconciliation_duration_seconds_count{action="none",error="spec"} 1
+        reconciliation_duration_seconds_count{action="scale_up",error="none"} 1
+        reconciliations_total{action="none",error="internal"} 2
+        reconciliations_total{action="none",error="none"} 1
+        reconciliations_total{action="none",error="spec"} 1
+        reconciliations_total{action="scale_up",error="none"} 1
+    "#]]
+    .assert_eq(&measured(&harness));
+}

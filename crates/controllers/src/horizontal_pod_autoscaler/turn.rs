@@ -2,7 +2,10 @@
 //!
 //! Invariants: a condition's time moves with its status alone; a status that says what it said before is not written.
 
-use super::proposal::{NoProposal, Proposal};
+use super::{
+    metrics,
+    proposal::{NoProposal, Proposal},
+};
 use crate::shared::conditions::seconds;
 use jiff::Timestamp;
 use kaji_meta::time::Time;
@@ -38,6 +41,10 @@ pub struct Turn<'a> {
     pub metrics: Value,
     /// Whether the target was scaled.
     pub scaled: bool,
+    /// What was done, as metrics name it.
+    pub action: &'static str,
+    /// The first failure, as metrics name it.
+    pub failure: &'static str,
 }
 
 impl<'a> Turn<'a> {
@@ -53,6 +60,15 @@ impl<'a> Turn<'a> {
             desired: status.desired_replicas,
             metrics: status.current_metrics.clone(),
             scaled: false,
+            action: metrics::NONE,
+            failure: metrics::NONE,
+        }
+    }
+
+    /// Something failed; the first failure is what metrics tell.
+    pub fn failed(&mut self, failure: &'static str) {
+        if self.failure == metrics::NONE {
+            self.failure = failure;
         }
     }
 
@@ -146,6 +162,7 @@ impl<'a> Turn<'a> {
             return Some(best);
         };
         let count = failures.len();
+        self.failed(metrics::INTERNAL);
         if count == all || best.0 < replicas {
             let message = format!("the HPA was unable to compute the replica count: {}", first.cause);
             self.condition(ACTIVE, false, first.reason, message);
