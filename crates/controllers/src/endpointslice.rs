@@ -6,6 +6,7 @@
 //! - Only slices that carry this controller's label are touched; they belong to the service by owner reference.
 
 mod hints;
+mod metrics;
 mod notices;
 mod pack;
 mod topology;
@@ -18,11 +19,12 @@ use crate::shared::endpoints::{
 use crate::{Descriptor, Start, WorkersFlag, shared::pods::namespace_terminating};
 use hints::Preference;
 use kaji_runtime::{
-    Change, Controller, Cx, EventRecord, Informers, Key, PatchKind, Plan, Projection, Reconciler, Snapshot,
-    Step, View, Write,
+    Change, Controller, Cx, EventRecord, Informers, Key, Metric, PatchKind, Plan, Projection, Reconciler,
+    Snapshot, Step, View, Write,
     client::Target,
     objects::{Endpoint, EndpointPort, EndpointSlice, Node, Pod, SERVICE_NAME_LABEL, Service},
 };
+use metrics::{Sizes, Tally};
 use notices::Notices;
 use pack::{Packed, pack};
 use serde_json::{Value, json};
@@ -52,12 +54,15 @@ pub const CONTROLLER: Descriptor = Descriptor {
 
 /// The endpoint slice controller. Changes of pods and slices wait for others.
 fn controller(informers: &Arc<Informers>, limit: usize, batch: Duration) -> Controller {
-    Controller::new(Slices::new(limit), informers)
+    let slices = Slices::new(limit);
+    let sizes = slices.sizes.clone();
+    Controller::new(slices, informers)
         .reads::<Service>(|change, _| vec![change.any().metadata.key()])
         .reads_after::<Pod>(batch, keys_of_pod)
         .reads_after::<EndpointSlice>(batch, |change, _| keys_of_slice(change, MANAGER))
         .reads::<Node>(|_, _| vec![])
         .reads::<Node>(keys_of_node)
+        .gauges(move |_| sizes.gauges())
 }
 
 /// A node that comes, goes or moves to another zone concerns the services of its pods. After this, or when a node becomes ready or is
@@ -98,11 +103,13 @@ struct Slices {
     limit: usize,
     /// Events about topology-aware hints.
     notices: Notices,
+    /// For gauges.
+    sizes: Arc<Sizes>,
 }
 
 impl Slices {
     fn new(limit: usize) -> Slices {
-        Slices { limit, notices: Notices::default() }
+        Slices { limit, notices: Notices::default(), sizes: Arc::default() }
     }
 }
 
@@ -115,6 +122,10 @@ impl Reconciler for Slices {
         "endpoint_slice"
     }
 
+    fn metrics(&self) -> &'static [&'static Metric] {
+        &metrics::METRICS
+    }
+
     fn reconcile(&self, view: &View, key: &Key, cx: &Cx<'_>) -> Plan {
         let (services, slices) = (view.get::<Service>(), view.get::<EndpointSlice>());
         let existing = slices
@@ -122,13 +133,15 @@ impl Reconciler for Slices {
             .filter(|s| managed_by(&s.metadata, MANAGER) && !s.metadata.deleting());
         let Some(service) = services.by_key(key) else {
             self.notices.forget(key);
+            self.sizes.forget(key);
             // Garbage collection does the same; slices that were orphaned on purpose have lost their owner.
-            return delete_all(
+            return metrics::counted(delete_all(
                 existing.filter(|s| s.metadata.owner_references.iter().any(|o| names(o, &key.name))),
-            );
+            ));
         };
         if !has_endpoints(service) {
-            return Plan::nothing();
+            self.sizes.forget(key);
+            return metrics::counted(Plan::nothing());
         }
         let existing: Vec<&Arc<EndpointSlice>> = existing.collect();
         let (pods, nodes) = (view.get::<Pod>(), view.get::<Node>());
@@ -149,6 +162,7 @@ impl Reconciler for Slices {
         if doomed || service.metadata.deleting() {
             changes.create.clear();
         }
+        self.sizes.learn(service, &changes.tallies);
         changes.into_plan(service)
     }
 }
@@ -299,6 +313,8 @@ struct Changes<'a> {
     update: Vec<(&'a Arc<EndpointSlice>, Draft)>,
     delete: Vec<&'a Arc<EndpointSlice>>,
     events: Vec<EventRecord>,
+    /// One for each address family.
+    tallies: Vec<Tally>,
 }
 
 /// One service and address family.
@@ -332,6 +348,7 @@ impl<'a> Family<'a> {
         }
         let labels = labels(self.service);
         let mut packed = self.pack(&mut groups);
+        all.tallies.push(Tally::of(&packed, self.limit));
         let hints = self.capacity.map(|capacity| self.allot(capacity, &mut packed, &labels));
         for (ports, packed) in packed {
             let draft = || self.draft(&ports, &packed.members, &packed.news);
@@ -519,7 +536,8 @@ impl Changes<'_> {
             .map(|s| step(delete(&**s), &format!("delete {}", s.metadata.name)))
             .collect();
         let plan = Plan::nothing().stage(writes).stage(deletes);
-        self.events.into_iter().fold(plan, Plan::event)
+        let plan = self.events.into_iter().fold(plan, Plan::event);
+        metrics::synced(plan, service, &self.tallies)
     }
 }
 

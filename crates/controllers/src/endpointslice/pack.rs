@@ -15,6 +15,8 @@ pub struct Packed<'a> {
     pub members: Vec<usize>,
     /// Members that are new here or that differ from what the slice says about them.
     pub news: Vec<usize>,
+    /// How many of its endpoints are still wanted here.
+    pub kept: usize,
     /// Whether its endpoints change.
     pub changed: bool,
 }
@@ -40,7 +42,7 @@ pub fn pack<'a>(
                 }
             }
             let changed = !news.is_empty() || members.len() != slice.endpoints.len();
-            Packed { slice: Some(slice), members, news, changed }
+            Packed { slice: Some(slice), kept: members.len(), members, news, changed }
         })
         .collect();
     // Those that are written anyway take in what they can, the fullest first.
@@ -55,7 +57,7 @@ pub fn pack<'a>(
             .filter(|i| !packed[*i].changed && packed[*i].members.len() + wanted.len() <= limit)
             .max_by_key(|i| packed[*i].members.len());
         let i = fits.unwrap_or_else(|| {
-            packed.push(Packed { slice: None, members: vec![], news: vec![], changed: true });
+            packed.push(Packed { slice: None, members: vec![], news: vec![], kept: 0, changed: true });
             packed.len() - 1
         });
         packed[i].fill(&mut wanted, limit);

@@ -1,7 +1,7 @@
 //! Tests of `slices`: fixtures in, expectations out.
 
 use super::*;
-use crate::testing::{ago, now, reconcile, snapshot, text};
+use crate::testing::{ago, now, observed, reconcile, sample, snapshot, text};
 use expect_test::expect;
 use kaji_meta::Status;
 use kaji_runtime::{Error, Failure};
@@ -325,4 +325,74 @@ fn a_node_that_overloads_a_zone_enqueues_services_with_topology_aware_hints() {
         keys_of_node(&Change { old: object(old), new: object(big()) }, &view).len()
     };
     assert_eq!((keys(&auto, "True"), keys(&auto, "False"), keys(&service(), "True")), (1, 0, 0));
+}
+
+#[test]
+fn syncs_and_sizes_are_measured() {
+    let slices = Slices::new(2);
+    let counted = |service: Value, pods: Vec<Value>, existing: Vec<Value>| {
+        let text = observed(&reconcile(&slices, &view(service, pods, existing), "ns", "web", &[]));
+        text.replace("endpoint_slice_controller_", "").replace("/apis/discovery.k8s.io/v1/namespaces/ns/", "")
+    };
+    let gauges = || {
+        let all = slices.sizes.gauges();
+        all.iter()
+            .map(|gauge| sample(gauge).replace("endpoint_slice_controller_", "") + "\n")
+            .collect::<String>()
+    };
+    let of = |count: usize| (0..count).map(|i| pod(&format!("p{i}"), &format!("10.1.0.{}", i + 1), Some(5)));
+    expect![[r#"
+        written endpointslices: changes "create" = 1
+        decided: endpoints_added_per_sync = 3
+        decided: endpoints_removed_per_sync = 0
+        succeeded: endpointslices_changed_per_sync "Disabled" "" = 2
+        succeeded: syncs "success" = 1
+        failed: syncs "error" = 1
+    "#]]
+    .assert_eq(&counted(service(), of(3).collect(), vec![]));
+    expect![[r#"
+        endpoints_desired = 3
+        num_endpoint_slices = 2
+        desired_endpoint_slices = 2
+    "#]]
+    .assert_eq(&gauges());
+    // A pod of three went, and another one came.
+    let plan = reconcile(&slices, &view(service(), of(3).collect(), vec![]), "ns", "web", &[]);
+    let bodies = plan.writes().enumerate().filter_map(|(i, write)| {
+        let Write::Create { body, .. } = write else { return None };
+        let mut body = body.clone();
+        body["metadata"]["name"] = format!("web-{i}").into();
+        Some(body)
+    });
+    let mut near = service();
+    near["spec"]["trafficDistribution"] = "PreferClose".into();
+    let pods = of(2).chain([pod("q", "10.1.0.9", Some(1))]).collect();
+    expect![[r#"
+        written endpointslices/web-0: changes "update" = 1
+        written endpointslices/web-1: changes "update" = 1
+        decided: endpoints_added_per_sync = 1
+        decided: endpoints_removed_per_sync = 1
+        succeeded: endpointslices_changed_per_sync "Disabled" "PreferClose" = 2
+        succeeded: syncs "success" = 1
+        failed: syncs "error" = 1
+    "#]]
+    .assert_eq(&counted(near.clone(), pods, bodies.collect()));
+    assert!(
+        gauges().ends_with("services_count_by_traffic_distribution \"PreferClose\" = 1\n"),
+        "{}",
+        gauges()
+    );
+    // Without endpoints there is a placeholder, and nothing of a service that is gone.
+    counted(near.clone(), vec![], vec![]);
+    assert!(
+        gauges().starts_with("endpoints_desired = 0\nnum_endpoint_slices = 1\ndesired_endpoint_slices = 1\n"),
+        "{}",
+        gauges()
+    );
+    near["metadata"]["name"] = "other".into();
+    assert_eq!(
+        counted(near, vec![], vec![]),
+        "succeeded: syncs \"success\" = 1\nfailed: syncs \"error\" = 1\n"
+    );
+    assert!(gauges().starts_with("endpoints_desired = 0\nnum_endpoint_slices = 0\n"), "{}", gauges());
 }
