@@ -10,7 +10,7 @@
 
 use super::{
     health::{Health, ready_status, unknown},
-    patch_taints,
+    metrics, patch_taints,
     zones::{Counts, Turn, ZoneKey, Zones, zone_of},
 };
 use crate::{
@@ -19,8 +19,8 @@ use crate::{
 };
 use jiff::Timestamp;
 use kaji_runtime::{
-    Controller, Cx, EventRecord, Failure, Informers, Key, PatchKind, Plan, Projection, Reconciler, Snapshot,
-    Step, View, Write,
+    Controller, Cx, EventRecord, Failure, Informers, Key, Metric, PatchKind, Plan, Projection, Reconciler,
+    Snapshot, Step, View, Write,
     client::Target,
     objects::{Lease, Node, Pod, Taint},
 };
@@ -43,7 +43,8 @@ const BURST: usize = 500;
 const NOT_READY: &str = "node.kubernetes.io/not-ready";
 const UNREACHABLE: &str = "node.kubernetes.io/unreachable";
 const NO_EXECUTE: &str = "NoExecute";
-const EXCLUDED: &str = "node.kubernetes.io/exclude-disruption";
+/// The label of nodes that the health of zones does not depend on.
+pub const EXCLUDED: &str = "node.kubernetes.io/exclude-disruption";
 
 /// The controller; it looks at all nodes once a period.
 pub fn controller(informers: &Arc<Informers>, config: NodeMonitorConfig) -> Controller {
@@ -51,6 +52,7 @@ pub fn controller(informers: &Arc<Informers>, config: NodeMonitorConfig) -> Cont
         .reads::<Lease>(|_, _| vec![])
         .reads::<Pod>(|_, _| vec![])
         .reads::<Node>(|_, _| vec![])
+        .gauges(|view| metrics::gauges(&view.get()))
         .workers(1)
         .seed(Key::default())
 }
@@ -74,6 +76,10 @@ impl Reconciler for Monitor {
 
     fn queue_name(&self) -> &'static str {
         "node_lifecycle_controller_pods"
+    }
+
+    fn metrics(&self) -> &'static [&'static Metric] {
+        &metrics::METRICS
     }
 
     fn reconcile(&self, view: &View, _: &Key, cx: &Cx<'_>) -> Plan {
@@ -128,14 +134,14 @@ impl State {
         }
         let written: HashSet<String> = steps.iter().map(|s| s.write.target().name.clone()).collect();
         let rest = || seen.nodes.iter().filter(|n| !written.contains(&n.metadata.name));
-        let mut wait = self.taint(rest(), &mut steps, cx.now);
+        let (mut wait, evicted) = self.taint(rest(), &mut steps, cx.now);
         self.mark(rest(), &seen.pods, &mut steps, cx.now);
         // After a failure the queue's backoff decides.
         if !steps.is_empty() && cx.failures.is_empty() {
             wait = SOON;
         }
         plan = plan.stage(steps);
-        plan.again_after(wait)
+        metrics::looked(plan.again_after(wait), counts.keys(), &evicted)
     }
 
     /// A node that could not be tainted, because something else wrote it meanwhile, does not wait for another token.
@@ -207,14 +213,15 @@ impl State {
         (steps, zones)
     }
 
-    /// Adds and removes `NoExecute` taints. Returns how long to wait for the next token that a node needs, a period at most.
+    /// Adds and removes `NoExecute` taints. Returns how long to wait for the next token that a node needs, a period at most, and the
+    /// nodes that got one.
     fn taint<'a>(
         &mut self,
         nodes: impl Iterator<Item = &'a Arc<Node>>,
         steps: &mut Vec<Step>,
         now: Timestamp,
-    ) -> Duration {
-        let mut queue = vec![];
+    ) -> (Duration, Vec<&'a Arc<Node>>) {
+        let (mut queue, mut evicted) = (vec![], vec![]);
         for node in nodes {
             let Some(health) = self.nodes.get_mut(&node.metadata.name) else { continue };
             let has = |key: &str| node.spec.taints.iter().any(|t| t.key == key && t.effect == NO_EXECUTE);
@@ -245,11 +252,12 @@ impl State {
             let zone = zone_of(node);
             if self.zones.accepts(&zone, now) {
                 steps.push(taint_step(node, Some(wanted), now));
+                evicted.push(node);
             } else if let Some(at) = self.zones.next_token(&zone, now) {
                 wait = wait.min(Duration::try_from(at.duration_since(now)).unwrap_or_default()).max(SOON);
             }
         }
-        wait
+        (wait, evicted)
     }
 
     /// Marks the pods of nodes not ready that have become so.

@@ -1,7 +1,7 @@
 //! Tests of the life cycle of nodes: taints by condition, silent nodes, zones, and clocks that jump.
 
 use super::*;
-use crate::testing::{now, object, reconcile, snapshot, text};
+use crate::testing::{now, object, observed, reconcile, sample, snapshot, text};
 use crate::{EvictionRates, NodeMonitorConfig};
 use expect_test::expect;
 use health::Health;
@@ -55,6 +55,8 @@ struct Cluster {
     renewed: BTreeMap<String, Timestamp>,
     pods: Vec<Value>,
     now: Timestamp,
+    /// What was counted of evictions.
+    evictions: String,
 }
 
 impl Cluster {
@@ -77,6 +79,7 @@ impl Cluster {
             renewed: names.iter().map(|name| ((*name).to_owned(), now())).collect(),
             pods: names.iter().map(pod).collect(),
             now: now(),
+            evictions: String::new(),
         }
     }
 
@@ -105,6 +108,8 @@ impl Cluster {
         for write in plan.writes() {
             self.apply(write);
         }
+        let counted = observed(&plan);
+        self.evictions.extend(counted.lines().filter(|l| l.ends_with("= 1")).map(|l| format!("{l}\n")));
         text(&plan)
     }
 
@@ -179,6 +184,40 @@ fn a_silent_node_is_marked_tainted_and_comes_back() {
         75s: merge /api/v1/nodes/a {"metadata":{"resourceVersion":"1","uid":"u-a"},"spec":{"taints":[]}}
         again after 100ms
     "#]].assert_eq(&[first, lost, back].join("=\n"));
+}
+
+#[test]
+fn looks_evictions_and_zones_are_measured() {
+    let mut cluster = Cluster::of(&["a", "b", "c"]);
+    for (name, zone) in [("a", "z"), ("b", "z")] {
+        let labels = json!({"topology.kubernetes.io/region": "r", "topology.kubernetes.io/zone": zone});
+        cluster.nodes.get_mut(name).unwrap()["metadata"]["labels"] = labels;
+    }
+    cluster.run(70, &["b", "c"]);
+    expect![[r#"
+        written /api/v1/nodes/a: node_collector_evictions_total "r:\0:z" = 1
+    "#]]
+    .assert_eq(&cluster.evictions);
+    let view = View::default()
+        .with(snapshot::<Node>(cluster.nodes.values().cloned()))
+        .with(snapshot::<Lease>([]))
+        .with(snapshot::<Pod>([]));
+    expect![[r#"
+        decided: node_collector_evictions_total "" = 0
+        decided: node_collector_evictions_total "r:\0:z" = 0
+        succeeded: node_collector_update_all_nodes_health_duration_seconds = 0 + elapsed
+        failed: node_collector_update_all_nodes_health_duration_seconds = 0 + elapsed
+    "#]]
+    .assert_eq(&observed(&reconcile(&Monitor::default(), &view, "", "", &[])));
+    let gauges: Vec<String> = metrics::gauges(&view.get()).iter().map(sample).collect();
+    expect![[r#"
+        node_collector_zone_health "" = 100
+        node_collector_zone_size "" = 1
+        node_collector_unhealthy_nodes_in_zone "" = 0
+        node_collector_zone_health "r:\0:z" = 50
+        node_collector_zone_size "r:\0:z" = 2
+        node_collector_unhealthy_nodes_in_zone "r:\0:z" = 1"#]]
+    .assert_eq(&gauges.join("\n"));
 }
 
 #[test]
