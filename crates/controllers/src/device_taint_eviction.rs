@@ -17,12 +17,13 @@ use crate::{
     Descriptor, Start, WorkersFlag,
     shared::{
         controller_ref::quiet,
-        pods::{delete_pod, disruption_target},
+        pods::{DELETION_BUCKETS, delete_pod, disruption_target},
     },
 };
+use jiff::SignedDuration;
 use kaji_runtime::{
-    Change, Controller, Cx, EventRecord, Informers, Key, PatchKind, Plan, Projection, Reconciler, Snapshot,
-    View, Write,
+    Change, Controller, Cx, EventRecord, Informers, Key, Metric, Moment, PatchKind, Plan, Projection,
+    Reconciler, Snapshot, View, Write,
     client::Target,
     objects::{DeviceTaintRule, Pod, ResourceClaim, ResourceSlice},
 };
@@ -38,6 +39,21 @@ const COMPONENT: &str = "device-taint-eviction-controller";
 const REASON: &str = "DeletionByDeviceTaintManager";
 /// The longest wait without another look, so that no toleration overflows the timers.
 const LONGEST_WAIT: Duration = Duration::from_secs(86_400);
+
+static DELETIONS: Metric = Metric::counter(
+    "device_taint_eviction_controller_pod_deletions_total",
+    "[ALPHA] Total number of Pods deleted by DeviceTaintEvictionController since its start.",
+    &[],
+);
+static DELETION_DURATION: Metric = Metric::histogram(
+    "device_taint_eviction_controller_pod_deletion_duration_seconds",
+    "[ALPHA] Latency, in seconds, between the time when a device taint effect has been activated and a Pod's deletion via DeviceTaintEvictionController.",
+    &[],
+    DELETION_BUCKETS,
+);
+
+/// The metrics of the controller.
+pub static METRICS: [&Metric; 2] = [&DELETIONS, &DELETION_DURATION];
 
 /// The controller's line in the table.
 pub const CONTROLLER: Descriptor = Descriptor {
@@ -213,6 +229,10 @@ impl Reconciler for Evictions {
         COMPONENT
     }
 
+    fn metrics(&self) -> &'static [&'static Metric] {
+        &METRICS
+    }
+
     fn reconcile(&self, view: &View, key: &Key, cx: &Cx<'_>) -> Plan {
         if !key.namespace.is_empty() {
             return self.pod(view, key, cx);
@@ -241,9 +261,10 @@ impl Evictions {
         };
         let left = Duration::try_from(eviction.at.duration_since(cx.now)).unwrap_or_default();
         let requested = left.is_zero() || deletions.get(key).is_some_and(|d| d.uid == *uid && d.requested);
+        let late = cx.now.duration_since(eviction.at);
         deletions.insert(key.clone(), Deletion { uid: uid.clone(), rules: eviction.rules, requested });
         if left.is_zero() {
-            return delete(pod, cx);
+            return delete(pod, cx, late);
         }
         Plan::nothing().again_after(left.min(LONGEST_WAIT))
     }
@@ -254,8 +275,8 @@ fn event(pod: &Pod, what: &str) -> EventRecord {
     EventRecord::normal(about, "DeviceTaintManagerEviction", what)
 }
 
-/// Marks the pod and deletes it.
-fn delete(pod: &Pod, cx: &Cx<'_>) -> Plan {
+/// Marks the pod and deletes it, so long after the taint has taken effect.
+fn delete(pod: &Pod, cx: &Cx<'_>, late: SignedDuration) -> Plan {
     let mut plan = Plan::nothing();
     if cx.failures.is_empty() {
         plan = plan.event(event(pod, "Marking for deletion"));
@@ -270,7 +291,11 @@ fn delete(pod: &Pod, cx: &Cx<'_>) -> Plan {
             body: json!({"metadata": {"uid": pod.metadata.uid}, "status": {"conditions": [condition]}}),
         })]);
     }
-    plan.stage(vec![quiet(delete_pod(pod))])
+    let write = delete_pod(pod);
+    let deleted = Moment::Written(write.target().clone());
+    plan.stage(vec![quiet(write)])
+        .observe(deleted.clone(), DELETIONS.one([]))
+        .observe_elapsed(deleted, DELETION_DURATION.sample([], late.as_secs_f64()))
 }
 
 #[cfg(test)]

@@ -10,14 +10,14 @@ use crate::{
     Descriptor, Start,
     shared::{
         controller_ref::quiet,
-        pods::{delete_pod, disruption_target},
+        pods::{DELETION_BUCKETS, delete_pod, disruption_target},
         tolerations::tolerates,
     },
 };
 use jiff::{SignedDuration, Timestamp};
 use kaji_runtime::{
-    Change, Controller, Cx, EventRecord, Informers, Key, PatchKind, Plan, Projection, Reconciler, View,
-    Write,
+    Change, Controller, Cx, EventRecord, Informers, Key, Metric, Moment, PatchKind, Plan, Projection,
+    Reconciler, View, Write,
     client::Target,
     objects::{Node, Pod, Taint, Toleration},
 };
@@ -33,6 +33,21 @@ const NO_EXECUTE: &str = "NoExecute";
 const REASON: &str = "DeletionByTaintManager";
 /// The longest wait without another look, so that no toleration overflows the timers.
 const LONGEST_WAIT: Duration = Duration::from_secs(86_400);
+
+static DELETIONS: Metric = Metric::counter(
+    "taint_eviction_controller_pod_deletions_total",
+    "[ALPHA] Total number of Pods deleted by TaintEvictionController since its start.",
+    &[],
+);
+static DELETION_DURATION: Metric = Metric::histogram(
+    "taint_eviction_controller_pod_deletion_duration_seconds",
+    "[ALPHA] Latency, in seconds, between the time when a taint effect has been activated for the Pod and its deletion via TaintEvictionController.",
+    &[],
+    DELETION_BUCKETS,
+);
+
+/// The metrics of the controller.
+pub static METRICS: [&Metric; 2] = [&DELETIONS, &DELETION_DURATION];
 
 /// The controller's line in the table. It has the account of the node lifecycle controller, as upstream's.
 pub const CONTROLLER: Descriptor = Descriptor {
@@ -143,8 +158,9 @@ impl Eviction {
         }
     }
 
-    /// How long until a pod's deletion, which is at the end of `limit` unless it is scheduled already.
-    fn schedule(&self, key: &Key, uid: &str, limit: Duration, now: Timestamp) -> Duration {
+    /// How long until a pod's deletion, which is at the end of `limit` unless it is scheduled already. One that is due was to
+    /// be before now.
+    fn schedule(&self, key: &Key, uid: &str, limit: Duration, now: Timestamp) -> SignedDuration {
         let mut scheduled = self.scheduled.lock();
         // The entry of a former pod of this name says nothing of this one.
         if scheduled.get(key).is_none_or(|deletion| deletion.uid != uid) {
@@ -152,9 +168,9 @@ impl Eviction {
             let at = now.saturating_add(limit).unwrap_or(Timestamp::MAX);
             scheduled.insert(key.clone(), Deletion { uid: uid.to_owned(), at, requested: false });
         }
-        let Some(deletion) = scheduled.get_mut(key) else { return Duration::ZERO };
-        let left = Duration::try_from(deletion.at.duration_since(now)).unwrap_or_default();
-        deletion.requested |= left.is_zero();
+        let Some(deletion) = scheduled.get_mut(key) else { return SignedDuration::ZERO };
+        let left = deletion.at.duration_since(now);
+        deletion.requested |= !left.is_positive();
         left
     }
 }
@@ -166,6 +182,10 @@ impl Reconciler for Eviction {
 
     fn queue_name(&self) -> &'static str {
         "noexec_taint_pod"
+    }
+
+    fn metrics(&self) -> &'static [&'static Metric] {
+        &METRICS
     }
 
     fn reconcile(&self, view: &View, key: &Key, cx: &Cx<'_>) -> Plan {
@@ -182,13 +202,13 @@ impl Reconciler for Eviction {
         };
         if limit.is_zero() {
             let cancelled = self.cancel(key);
-            return delete(cancelled, pod, key, cx);
+            return delete(cancelled, pod, key, cx, SignedDuration::ZERO);
         }
         let left = self.schedule(key, &pod.metadata.uid, limit, cx.now);
-        if left.is_zero() {
-            return delete(Plan::nothing(), pod, key, cx);
+        match Duration::try_from(left).ok().filter(|left| !left.is_zero()) {
+            Some(left) => Plan::nothing().again_after(left.min(LONGEST_WAIT)),
+            None => delete(Plan::nothing(), pod, key, cx, left),
         }
-        Plan::nothing().again_after(left.min(LONGEST_WAIT))
     }
 }
 
@@ -202,8 +222,8 @@ fn event(key: &Key, what: &str) -> EventRecord {
     EventRecord::normal(pod, "TaintManagerEviction", format!("{what} Pod {key}"))
 }
 
-/// Marks the pod and deletes it.
-fn delete(mut plan: Plan, pod: &Pod, key: &Key, cx: &Cx<'_>) -> Plan {
+/// Marks the pod and deletes it; `left` until then is nothing, or less.
+fn delete(mut plan: Plan, pod: &Pod, key: &Key, cx: &Cx<'_>, left: SignedDuration) -> Plan {
     if cx.failures.is_empty() {
         plan = plan.event(event(key, "Marking for deletion"));
     }
@@ -211,7 +231,11 @@ fn delete(mut plan: Plan, pod: &Pod, key: &Key, cx: &Cx<'_>) -> Plan {
     if !marked {
         plan = plan.stage(vec![quiet(mark(pod, cx.now))]);
     }
-    plan.stage(vec![quiet(delete_pod(pod))])
+    let write = delete_pod(pod);
+    let deleted = Moment::Written(write.target().clone());
+    plan.stage(vec![quiet(write)])
+        .observe(deleted.clone(), DELETIONS.one([]))
+        .observe_elapsed(deleted, DELETION_DURATION.sample([], left.abs().as_secs_f64()))
 }
 
 fn mark(pod: &Pod, now: Timestamp) -> Write {

@@ -1,7 +1,7 @@
 //! Tests of the eviction by taints of devices: what is deleted, when, what cancels it, and what rules say of it.
 
 use super::*;
-use crate::testing::{ago, now, object, snapshot, text};
+use crate::testing::{ago, now, object, observed, snapshot, text};
 use expect_test::expect;
 use jiff::Timestamp;
 use kaji_meta::random::SeededRandom;
@@ -104,6 +104,19 @@ fn deletes_the_users_of_a_tainted_device() {
         event: Normal DeviceTaintManagerEviction: Marking for deletion
     "#]]
     .assert_eq(&marked.of_pod());
+}
+
+#[test]
+fn deletions_are_counted_and_measured() {
+    let world = World::with(vec![slice(1, json!([taint("NoExecute")]))], vec![], &json!([]));
+    let cx = Cx { now: now(), random: &SeededRandom::new(1), failures: &[] };
+    let plan = evictions().reconcile(&world.view(), &Key::new("ns", "p"), &cx);
+    // The taint was added a minute ago.
+    expect![[r#"
+        written /api/v1/namespaces/ns/pods/p: device_taint_eviction_controller_pod_deletions_total = 1
+        written /api/v1/namespaces/ns/pods/p: device_taint_eviction_controller_pod_deletion_duration_seconds = 60 + elapsed
+    "#]]
+    .assert_eq(&observed(&plan));
 }
 
 #[test]

@@ -4,7 +4,7 @@ use super::conditions::seconds;
 use jiff::Timestamp;
 use kaji_meta::validation::name_is_dns_subdomain;
 use kaji_runtime::{
-    EventRecord, Meta, PatchKind, Step, Write,
+    Buckets, EventRecord, Meta, PatchKind, Step, Write,
     client::{Error, Target},
     objects::Pod,
 };
@@ -13,6 +13,10 @@ use std::{cmp::Ordering, collections::HashMap, sync::Arc};
 
 /// Set by users to say which pods may go first.
 const DELETION_COST: &str = "controller.kubernetes.io/pod-deletion-cost";
+
+/// The buckets of the time between when a taint has taken effect and a pod's deletion, up to 4 minutes.
+pub const DELETION_BUCKETS: Buckets =
+    Buckets::Bounds(&[0.005, 0.025, 0.1, 0.5, 1.0, 2.5, 10.0, 30.0, 60.0, 120.0, 180.0, 240.0]);
 
 /// The pod that a controller creates from its template.
 pub fn pod_from_template(template: &Value, owner: &Meta, reference: &Value) -> Value {

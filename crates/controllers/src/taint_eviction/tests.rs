@@ -1,7 +1,7 @@
 //! Tests of taint eviction: what is deleted, when, and what cancels it.
 
 use super::*;
-use crate::testing::{now, object, snapshot, text};
+use crate::testing::{now, object, observed, snapshot, text};
 use expect_test::expect;
 use kaji_meta::random::SeededRandom;
 use proptest::prelude::*;
@@ -19,6 +19,10 @@ fn tolerate(key: &str, seconds: Option<i64>) -> Value {
 
 /// The plan for the pod `ns/p` so many seconds after [`now`].
 fn plan(eviction: &Eviction, taints: &[Value], tolerations: Option<&[Value]>, seconds: i64) -> String {
+    text(&decided(eviction, taints, tolerations, seconds))
+}
+
+fn decided(eviction: &Eviction, taints: &[Value], tolerations: Option<&[Value]>, seconds: i64) -> Plan {
     let node = json!({"metadata": {"name": "n"}, "spec": {"taints": taints}});
     let pod = |tolerations: &[Value]| {
         json!({"metadata": {"name": "p", "namespace": "ns", "uid": "u", "generation": 3},
@@ -28,7 +32,7 @@ fn plan(eviction: &Eviction, taints: &[Value], tolerations: Option<&[Value]>, se
     let random = SeededRandom::new(1);
     let now = Timestamp::from_second(now().as_second() + seconds).unwrap();
     let cx = Cx { now, random: &random, failures: &[] };
-    text(&eviction.reconcile(&view, &Key::new("ns", "p"), &cx))
+    eviction.reconcile(&view, &Key::new("ns", "p"), &cx)
 }
 
 fn eviction() -> Eviction {
@@ -90,6 +94,28 @@ fn deletes_at_the_end_of_the_shortest_toleration() {
         event: Normal TaintManagerEviction: Marking for deletion Pod ns/p
         =
     "#]].assert_eq(&all.join("=\n"));
+}
+
+#[test]
+fn deletions_are_counted_and_measured() {
+    let eviction = eviction();
+    let counted = |taints: &[Value], tolerations: &[Value], seconds| {
+        let text = observed(&decided(&eviction, taints, Some(tolerations), seconds));
+        text.replace("taint_eviction_controller_", "")
+    };
+    expect![[r#"
+        written /api/v1/namespaces/ns/pods/p: pod_deletions_total = 1
+        written /api/v1/namespaces/ns/pods/p: pod_deletion_duration_seconds = 0 + elapsed
+    "#]]
+    .assert_eq(&counted(&[taint("k")], &[], 0));
+    let tolerations = [tolerate("k", Some(300))];
+    assert_eq!(counted(&[taint("k")], &tolerations, 0), "");
+    // It was due three seconds ago.
+    expect![[r#"
+        written /api/v1/namespaces/ns/pods/p: pod_deletions_total = 1
+        written /api/v1/namespaces/ns/pods/p: pod_deletion_duration_seconds = 3 + elapsed
+    "#]]
+    .assert_eq(&counted(&[taint("k")], &tolerations, 303));
 }
 
 #[test]
