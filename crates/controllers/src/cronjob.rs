@@ -16,7 +16,8 @@ use crate::{
 use jiff::{Timestamp, tz::TimeZone};
 use kaji_meta::cron::Schedule;
 use kaji_runtime::{
-    Controller, Cx, EventRecord, Informers, Key, Plan, Projection, Reconciler, Step, View, Write,
+    Buckets, Controller, Cx, EventRecord, Informers, Key, Metric, Moment, Plan, Projection, Reconciler, Step,
+    View, Write,
     client::Target,
     objects::{CronJob, CronJobStatus, Job},
 };
@@ -30,6 +31,15 @@ const SLACK: Duration = Duration::from_millis(100);
 const MANY: i64 = 100;
 
 const COMPONENT: &str = "cronjob-controller";
+
+static CREATION_SKEW: Metric = Metric::histogram(
+    "cronjob_controller_job_creation_skew_duration_seconds",
+    "[STABLE] Time between when a cronjob is scheduled to be run, and when the corresponding job is created",
+    &[],
+    Buckets::exponential(1.0, 2.0, 10),
+);
+/// The metrics of the controller.
+pub static METRICS: [&Metric; 1] = [&CREATION_SKEW];
 
 /// The controller's line in the table.
 pub const CONTROLLER: Descriptor = Descriptor {
@@ -56,6 +66,10 @@ impl Reconciler for CronJobs {
 
     fn queue_name(&self) -> &'static str {
         "cronjob"
+    }
+
+    fn metrics(&self) -> &'static [&'static Metric] {
+        &METRICS
     }
 
     fn reconcile(&self, view: &View, key: &Key, cx: &Cx<'_>) -> Plan {
@@ -264,11 +278,9 @@ impl Work<'_> {
             let steps = doomed.iter().map(|job| self.delete(job)).collect();
             self.plan = std::mem::take(&mut self.plan).stage(steps);
         }
+        let jobs = Target::of::<Job>(&cron.metadata.namespace, "");
         let step = Step {
-            write: Write::Create {
-                target: Target::of::<Job>(&cron.metadata.namespace, ""),
-                body: self.job(&name, at, zone),
-            },
+            write: Write::Create { target: jobs.clone(), body: self.job(&name, at, zone) },
             on_success: Some(EventRecord::normal(
                 self.regarding.clone(),
                 "SuccessfulCreate",
@@ -280,7 +292,9 @@ impl Work<'_> {
                 "Error creating job: {error}",
             )),
         };
-        self.plan = std::mem::take(&mut self.plan).stage(vec![step]);
+        let skew = CREATION_SKEW.sample([], self.now.duration_since(at).as_secs_f64());
+        let plan = std::mem::take(&mut self.plan).stage(vec![step]);
+        self.plan = plan.observe_elapsed(Moment::Written(jobs), skew);
     }
 
     fn job(&self, name: &str, at: Timestamp, zone: &TimeZone) -> Value {

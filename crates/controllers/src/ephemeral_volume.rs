@@ -5,8 +5,8 @@
 
 use crate::{Descriptor, Start, WorkersFlag};
 use kaji_runtime::{
-    Change, Controller, Cx, EventRecord, Informers, Key, Plan, Projection, Reconciler, Step, Target, View,
-    Write,
+    Change, Controller, Cx, EventRecord, Informers, Key, Metric, Moment, Plan, Projection, Reconciler, Step,
+    Target, View, Write,
     objects::{PersistentVolumeClaim, Pod},
 };
 use serde_json::{Value, json};
@@ -14,6 +14,19 @@ use std::sync::Arc;
 
 const COMPONENT: &str = "ephemeral_volume";
 const REASON: &str = "FailedBinding";
+
+static CREATIONS: Metric = Metric::counter(
+    "ephemeral_volume_controller_create_total",
+    "[ALPHA] Number of PersistentVolumeClaim creation requests",
+    &[],
+);
+static CREATION_FAILURES: Metric = Metric::counter(
+    "ephemeral_volume_controller_create_failures_total",
+    "[ALPHA] Number of PersistentVolumeClaim creation requests",
+    &[],
+);
+/// The metrics of the controller.
+pub static METRICS: [&Metric; 2] = [&CREATIONS, &CREATION_FAILURES];
 
 /// The controller's line in the table.
 pub const CONTROLLER: Descriptor = Descriptor {
@@ -55,6 +68,10 @@ impl Reconciler for EphemeralVolumes {
         COMPONENT
     }
 
+    fn metrics(&self) -> &'static [&'static Metric] {
+        &METRICS
+    }
+
     fn reconcile(&self, view: &View, key: &Key, _: &Cx<'_>) -> Plan {
         let (pods, claims) = (view.get::<Pod>(), view.get::<PersistentVolumeClaim>());
         let Some(pod) = pods.by_key(key).filter(|pod| concerned(pod)) else { return Plan::nothing() };
@@ -81,7 +98,15 @@ impl Reconciler for EphemeralVolumes {
                 }
             }
         }
-        plan.stage(steps)
+        let claims = Target::of::<PersistentVolumeClaim>(namespace, "");
+        match steps.is_empty() {
+            true => plan,
+            false => plan
+                .stage(steps)
+                .observe(Moment::Written(claims.clone()), CREATIONS.one([]))
+                .observe(Moment::NotWritten(claims.clone()), CREATIONS.one([]))
+                .observe(Moment::NotWritten(claims), CREATION_FAILURES.one([])),
+        }
     }
 }
 
@@ -107,7 +132,7 @@ fn claim(pod: &Pod, name: &str, template: &Value) -> Write {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::testing::{ago, object, reconcile, snapshot, text};
+    use crate::testing::{ago, object, observed, reconcile, snapshot, text};
     use expect_test::expect;
 
     fn pod(name: &str, deleted: bool) -> Value {
@@ -142,6 +167,12 @@ mod tests {
             event: Warning FailedBinding: ephemeral volume taken: PVC ns/p-taken was not created for pod ns/p (pod is not owner)
         "#]].assert_eq(&text(&reconcile(&EphemeralVolumes, &view, "ns", "p", &[])));
         assert_eq!(text(&reconcile(&EphemeralVolumes, &view, "ns", "gone", &[])), "");
+        expect![[r#"
+            written /api/v1/namespaces/ns/persistentvolumeclaims: ephemeral_volume_controller_create_total = 1
+            not written /api/v1/namespaces/ns/persistentvolumeclaims: ephemeral_volume_controller_create_total = 1
+            not written /api/v1/namespaces/ns/persistentvolumeclaims: ephemeral_volume_controller_create_failures_total = 1
+        "#]]
+        .assert_eq(&observed(&reconcile(&EphemeralVolumes, &view, "ns", "p", &[])));
         let lost =
             Change::<PersistentVolumeClaim> { old: Some(Arc::new(object(claim("p-taken", "x")))), new: None };
         assert_eq!(keys_of_claim(&lost, &view), [Key::new("ns", "p")]);

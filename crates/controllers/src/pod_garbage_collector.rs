@@ -11,7 +11,7 @@ use crate::{
     shared::{controller_ref::quiet, pods::disruption_target},
 };
 use kaji_runtime::{
-    Controller, Cx, Informers, Key, PatchKind, Plan, Reconciler, Snapshot, Step, View, Write,
+    Controller, Cx, Informers, Key, Metric, Moment, PatchKind, Plan, Reconciler, Snapshot, Step, View, Write,
     client::Target,
     objects::{Node, Pod},
 };
@@ -29,6 +29,25 @@ const BURST: usize = 500;
 const OUT_OF_SERVICE: &str = "node.kubernetes.io/out-of-service";
 
 const COMPONENT: &str = "pod-garbage-collector";
+
+static DELETIONS: Metric = Metric::counter(
+    "pod_gc_collector_force_delete_pods_total",
+    "[ALPHA] Number of pods that are being forcefully deleted since the Pod GC Controller started.",
+    &["namespace", "reason"],
+);
+static DELETION_ERRORS: Metric = Metric::counter(
+    "pod_gc_collector_force_delete_pod_errors_total",
+    "[ALPHA] Number of errors encountered when forcefully deleting the pods since the Pod GC Controller started.",
+    &["namespace", "reason"],
+);
+/// The metrics of the controller.
+pub static METRICS: [&Metric; 2] = [&DELETIONS, &DELETION_ERRORS];
+
+/// Why a pod is deleted, as metrics name it.
+const TERMINATED: &str = "terminated";
+const UNSCHEDULED: &str = "unscheduled";
+const ORPHANED: &str = "orphaned";
+const NODE_OUT_OF_SERVICE: &str = "out-of-service";
 
 /// The controller's line in the table.
 pub const CONTROLLER: Descriptor = Descriptor {
@@ -92,21 +111,25 @@ impl Reconciler for PodGc {
         "orphaned_pods_nodes"
     }
 
+    fn metrics(&self) -> &'static [&'static Metric] {
+        &METRICS
+    }
+
     fn reconcile(&self, view: &View, _: &Key, cx: &Cx<'_>) -> Plan {
         let (pods, nodes) = (view.get::<Pod>(), view.get::<Node>());
         let (gone, wait) = self.gone(&pods, &nodes, cx.now);
-        let mut doomed: Vec<(&Arc<Pod>, bool)> = vec![];
+        let mut doomed: Vec<(&Arc<Pod>, &'static str)> = vec![];
         let mut over = vec![];
         for pod in pods.iter() {
             let node = nodes.get("", &pod.spec.node_name);
             let deleting = pod.metadata.deleting();
             match node {
-                _ if pod.spec.node_name.is_empty() && deleting => doomed.push((pod, false)),
-                None if gone.contains(pod.spec.node_name.as_str()) => doomed.push((pod, true)),
+                _ if pod.spec.node_name.is_empty() && deleting => doomed.push((pod, UNSCHEDULED)),
+                None if gone.contains(pod.spec.node_name.as_str()) => doomed.push((pod, ORPHANED)),
                 Some(n)
                     if deleting && !n.ready() && n.spec.taints.iter().any(|t| t.key == OUT_OF_SERVICE) =>
                 {
-                    doomed.push((pod, false));
+                    doomed.push((pod, NODE_OUT_OF_SERVICE));
                 }
                 _ if pod.finished() && !deleting => over.push(pod),
                 _ => {}
@@ -116,14 +139,27 @@ impl Reconciler for PodGc {
         if surplus > 0 {
             let evicted = |p: &Pod| p.status.phase == "Failed" && p.status.reason == "Evicted";
             over.sort_by_key(|p| (!evicted(p), p.metadata.creation_timestamp, p.metadata.name.clone()));
-            doomed.extend(over.into_iter().take(surplus).map(|p| (p, false)));
+            doomed.extend(over.into_iter().take(surplus).map(|p| (p, TERMINATED)));
         }
         doomed.truncate(BURST);
-        let marks =
-            doomed.iter().filter(|(p, _)| !p.finished()).map(|(p, lost)| mark(p, *lost, cx.now)).collect();
+        let alive = doomed.iter().filter(|(p, _)| !p.finished());
+        let marks = alive.map(|(p, why)| mark(p, *why == ORPHANED, cx.now)).collect();
         let deletes = doomed.iter().map(|(p, _)| delete(p)).collect();
-        Plan::nothing().stage(marks).stage(deletes).again_after(wait)
+        let plan = Plan::nothing().stage(marks).stage(deletes).again_after(wait);
+        doomed.into_iter().fold(plan, |plan, (pod, why)| counted(plan, pod, why))
     }
+}
+
+/// Counts a pod that is deleted, or that could not be.
+fn counted(plan: Plan, pod: &Pod, why: &'static str) -> Plan {
+    let meta = &pod.metadata;
+    let target = Target::of::<Pod>(&meta.namespace, &meta.name);
+    let labels = || [meta.namespace.clone().into(), why.into()];
+    let plan = plan.observe(Moment::Written(target.clone()), DELETIONS.one(labels()));
+    let failed = [Moment::NotWritten(target.clone().subresource("status")), Moment::NotWritten(target)];
+    failed.into_iter().fold(plan, |plan, failed| {
+        plan.observe(failed.clone(), DELETIONS.one(labels())).observe(failed, DELETION_ERRORS.one(labels()))
+    })
 }
 
 fn mark(pod: &Pod, lost: bool, now: jiff::Timestamp) -> Step {
@@ -152,9 +188,45 @@ fn delete(pod: &Pod) -> Step {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::testing::{ago, now, snapshot, text};
+    use crate::testing::{ago, now, observed, reconcile, snapshot, text};
     use expect_test::expect;
     use kaji_meta::random::SeededRandom;
+
+    #[test]
+    fn deletions_are_counted_by_their_reason() {
+        let pod = |name: &str, node: &str, phase: &str, deleting: bool| {
+            json!({"metadata": {"name": name, "namespace": "ns", "deletionTimestamp": deleting.then(|| now().to_string())},
+                "spec": {"nodeName": node}, "status": {"phase": phase}})
+        };
+        let node = json!({"metadata": {"name": "n"}, "spec": {"taints": [{"key": OUT_OF_SERVICE}]}});
+        let pods = [
+            pod("a", "", "Pending", true),
+            pod("b", "n", "Running", true),
+            pod("c", "n", "Failed", false),
+            pod("d", "gone", "Running", false),
+        ];
+        let view = View::default().with(snapshot::<Pod>(pods)).with(snapshot::<Node>([node]));
+        let collector = PodGc::new(0);
+        let long_ago = jiff::Timestamp::from_second(now().as_second() - 3600).unwrap();
+        collector.missing.lock().unwrap().insert("gone".into(), long_ago);
+        let text = observed(&reconcile(&collector, &view, "", "", &[]));
+        let text = text.replace("/api/v1/namespaces/ns/pods/", "").replace("pod_gc_collector_", "");
+        expect![[r#"
+            written a: force_delete_pods_total "ns" "unscheduled" = 1
+            not written a/status: force_delete_pods_total "ns" "unscheduled" = 1
+            not written a/status: force_delete_pod_errors_total "ns" "unscheduled" = 1
+            not written a: force_delete_pods_total "ns" "unscheduled" = 1
+            not written a: force_delete_pod_errors_total "ns" "unscheduled" = 1
+        "#]]
+        .assert_eq(&text.split_inclusive('\n').take(5).collect::<String>());
+        let written = text.lines().filter(|line| line.starts_with("written"));
+        expect![[r#"
+            written a: force_delete_pods_total "ns" "unscheduled" = 1
+            written b: force_delete_pods_total "ns" "out-of-service" = 1
+            written d: force_delete_pods_total "ns" "orphaned" = 1
+            written c: force_delete_pods_total "ns" "terminated" = 1"#]]
+        .assert_eq(&written.collect::<Vec<_>>().join("\n"));
+    }
 
     #[test]
     fn deletes_orphaned_unscheduled_and_surplus_pods() {

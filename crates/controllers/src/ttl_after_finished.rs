@@ -2,12 +2,22 @@
 
 use crate::{Descriptor, Start, WorkersFlag};
 use kaji_runtime::{
-    Controller, Cx, Informers, Key, Plan, Reconciler, View, Write, client::Target, objects::Job,
+    Buckets, Controller, Cx, Informers, Key, Metric, Moment, Plan, Reconciler, View, Write, client::Target,
+    objects::Job,
 };
 use serde_json::json;
 use std::{sync::Arc, time::Duration};
 
 const COMPONENT: &str = "ttl-after-finished-controller";
+
+static DELETION_DURATION: Metric = Metric::histogram(
+    "ttl_after_finished_controller_job_deletion_duration_seconds",
+    "[ALPHA] The time it took to delete the job since it became eligible for deletion",
+    &[],
+    Buckets::exponential(0.1, 2.0, 14),
+);
+/// The metrics of the controller.
+pub static METRICS: [&Metric; 1] = [&DELETION_DURATION];
 
 /// The controller's line in the table.
 pub const CONTROLLER: Descriptor = Descriptor {
@@ -40,6 +50,10 @@ impl Reconciler for TimeToLive {
         "ttl_jobs_to_delete"
     }
 
+    fn metrics(&self) -> &'static [&'static Metric] {
+        &METRICS
+    }
+
     fn reconcile(&self, view: &View, key: &Key, cx: &Cx<'_>) -> Plan {
         let jobs = view.get::<Job>();
         let due = |job: &Job| {
@@ -52,13 +66,16 @@ impl Reconciler for TimeToLive {
         match Duration::try_from(due.duration_since(cx.now)) {
             Ok(left) if !left.is_zero() => Plan::nothing().again_after(left),
             // The time to live may be longer by now: only the job as it is here goes.
-            _ => Plan::nothing().then(Write::Delete {
-                target: Target::of::<Job>(&job.metadata.namespace, &job.metadata.name),
-                options: json!({
+            _ => {
+                let target = Target::of::<Job>(&job.metadata.namespace, &job.metadata.name);
+                let late = DELETION_DURATION.sample([], cx.now.duration_since(due).as_secs_f64());
+                let options = json!({
                     "propagationPolicy": "Foreground",
                     "preconditions": {"uid": job.metadata.uid, "resourceVersion": job.metadata.resource_version},
-                }),
-            }),
+                });
+                let plan = Plan::nothing().then(Write::Delete { target: target.clone(), options });
+                plan.observe_elapsed(Moment::Written(target), late)
+            }
         }
     }
 }
@@ -66,26 +83,31 @@ impl Reconciler for TimeToLive {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::testing::{ago, reconcile, snapshot, text};
+    use crate::testing::{ago, observed, reconcile, snapshot, text};
     use expect_test::expect;
 
     #[test]
     fn deletes_finished_jobs_after_their_time_to_live() {
-        let plan = |ttl: i64| {
+        let decide = |ttl: i64| {
             let job = json!({
                 "metadata": {"name": "work", "namespace": "ns", "uid": "j1", "resourceVersion": "7"},
                 "spec": {"ttlSecondsAfterFinished": ttl},
                 "status": {"conditions": [{"type": "Complete", "status": "True", "lastTransitionTime": ago(30)}]},
             });
             let view = View::default().with(snapshot::<Job>([job]));
-            text(&reconcile(&TimeToLive, &view, "ns", "work", &[]))
+            reconcile(&TimeToLive, &view, "ns", "work", &[])
         };
+        let plan = |ttl: i64| text(&decide(ttl));
         expect![[r#"
             again after 10s
         "#]]
         .assert_eq(&plan(40));
+        assert_eq!(observed(&decide(40)), "");
         expect![[r#"
             delete /apis/batch/v1/namespaces/ns/jobs/work {"preconditions":{"resourceVersion":"7","uid":"j1"},"propagationPolicy":"Foreground"}
         "#]].assert_eq(&plan(30));
+        expect![[r#"
+            written /apis/batch/v1/namespaces/ns/jobs/work: ttl_after_finished_controller_job_deletion_duration_seconds = 4 + elapsed
+        "#]].assert_eq(&observed(&decide(26)));
     }
 }

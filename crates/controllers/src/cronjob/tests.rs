@@ -1,7 +1,7 @@
 //! Tests of `cronjob`: fixtures in, expectations out.
 
 use super::*;
-use crate::testing::{ago, now, reconcile, snapshot, text};
+use crate::testing::{ago, now, observed, reconcile, snapshot, text};
 use expect_test::expect;
 
 fn cron(spec: Value, status: Value) -> Value {
@@ -126,4 +126,14 @@ fn reports_invalid_schedules() {
     expect![[r#"
         event: Warning UnparseableSchedule: unparseable schedule: "x" : expected exactly 5 fields, found 1: [x]
     "#]].assert_eq(&plan(cron(json!({"schedule": "x"}), json!({})), vec![]));
+}
+
+#[test]
+fn the_delay_of_a_job_is_measured() {
+    let cron = cron(json!({"schedule": "55 * * * *"}), json!({}));
+    let view = View::default().with(snapshot::<CronJob>([cron])).with(snapshot::<Job>([]));
+    expect![[r#"
+        written /apis/batch/v1/namespaces/ns/jobs: cronjob_controller_job_creation_skew_duration_seconds = 300 + elapsed
+    "#]]
+    .assert_eq(&observed(&reconcile(&CronJobs, &view, "ns", "tick", &[])));
 }
