@@ -14,8 +14,8 @@ use crate::{
     },
 };
 use kaji_runtime::{
-    Change, Controller, Cx, EventRecord, Informers, Key, Meta, Plan, Projection, Reconciler, Step, View,
-    Write,
+    Buckets, Change, Controller, Cx, EventRecord, Informers, Key, Meta, Metric, Moment, Plan, Projection,
+    Reconciler, Step, View, Write,
     client::Target,
     objects::{Condition, Pod, ReplicaSet, ReplicaStatus, Workload},
 };
@@ -25,6 +25,15 @@ use std::{marker::PhantomData, sync::Arc, time::Duration};
 /// Creates or deletes of one plan.
 const BURST: usize = 500;
 const FAILURE: &str = "ReplicaFailure";
+
+static DELETION_AGE_RATIO: Metric = Metric::histogram(
+    "replicaset_controller_sorting_deletion_age_ratio",
+    "[ALPHA] The ratio of chosen deleted pod's ages to the current youngest pod's age (at the time). Should be <2. The intent of this metric is to measure the rough efficacy of the LogarithmicScaleDown feature gate's effect on the sorting (and deletion) of pods when a replicaset scales down. This only considers Ready pods when calculating and reporting.",
+    &[],
+    Buckets::exponential(0.25, 2.0, 6),
+);
+/// The metrics of the controller. `stale_sync_skips_total` is not here: no sync is skipped, since a worker waits for its own writes.
+pub static METRICS: [&Metric; 1] = [&DELETION_AGE_RATIO];
 
 /// What replica sets and replication controllers have in common.
 pub trait Replicated: Projection {
@@ -99,6 +108,10 @@ impl<T: Replicated> Reconciler for ReplicaSets<T> {
 
     fn queue_name(&self) -> &'static str {
         T::QUEUE
+    }
+
+    fn metrics(&self) -> &'static [&'static Metric] {
+        &METRICS
     }
 
     fn reconcile(&self, view: &View, key: &Key, cx: &Cx<'_>) -> Plan {
@@ -193,9 +206,22 @@ fn delete<T: Replicated>(
         None => vec![meta.uid.clone()],
     };
     let related = siblings.iter().flat_map(|uid| pods.owned_by(uid));
+    let ages = |pods: &[Arc<Pod>]| -> Vec<f64> {
+        let created = pods.iter().filter(|pod| pod.ready()).filter_map(|pod| pod.metadata.creation_timestamp);
+        created.map(|created| cx.now.duration_since(created).as_secs_f64()).collect()
+    };
+    // Where all go, none is chosen.
+    let (some_stay, all) = (surplus.min(BURST) < active.len(), ages(&active));
     let doomed = pods_to_delete(active, related, surplus.min(BURST), cx.now);
+    let chosen = if some_stay { ages(&doomed) } else { vec![] };
     let steps = doomed.iter().map(|pod| delete_pod_step(pod, &regarding));
-    plan.stage(steps.collect())
+    let plan = plan.stage(steps.collect());
+    match all.into_iter().reduce(f64::min).filter(|youngest| *youngest > 0.0) {
+        Some(youngest) => chosen.into_iter().fold(plan, |plan, age| {
+            plan.observe(Moment::Decided, DELETION_AGE_RATIO.sample([], age / youngest))
+        }),
+        None => plan,
+    }
 }
 
 /// The status to write, or `None` when it is right already.

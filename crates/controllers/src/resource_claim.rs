@@ -8,12 +8,13 @@
 //!
 //! Source: upstream's `pkg/controller/resourceclaim`. Claims of pod groups belong to an API that is not served.
 
+mod metrics;
 mod release;
 
 use crate::{Descriptor, Start, WorkersFlag};
 use kaji_runtime::{
-    Change, Controller, Cx, EventRecord, Informers, Key, PatchKind, Plan, Projection, Reconciler, Snapshot,
-    Step, View, Write,
+    Change, Controller, Cx, EventRecord, Informers, Key, Metric, PatchKind, Plan, Projection, Reconciler,
+    Snapshot, Step, View, Write,
     client::Target,
     objects::{DeviceClaim, Pod, ResourceClaim, ResourceClaimTemplate},
 };
@@ -50,6 +51,7 @@ fn pods(informers: &Arc<Informers>) -> Controller {
             let index = format!("{}/{}", meta.namespace, meta.name);
             pods.indexed(Pod::DEVICE_TEMPLATE, &index).map(|pod| pod.metadata.key()).collect()
         })
+        .gauges(|view| metrics::gauges(&view.get()))
 }
 
 /// The pods that use a claim, and the one that it was made for.
@@ -71,6 +73,10 @@ struct PodClaims;
 impl Reconciler for PodClaims {
     fn name(&self) -> &'static str {
         COMPONENT
+    }
+
+    fn metrics(&self) -> &'static [&'static Metric] {
+        &metrics::METRICS
     }
 
     fn reconcile(&self, view: &View, key: &Key, _: &Cx<'_>) -> Plan {
@@ -98,7 +104,10 @@ impl Reconciler for PodClaims {
             });
         }
         // Once they exist, the next reconcile puts their names into the pod's status.
-        let plan = plan.stage(creations);
+        let plan = metrics::created(
+            plan.stage(creations),
+            &Target::of::<ResourceClaim>(&pod.metadata.namespace, ""),
+        );
         if pod.spec.node_name.is_empty() || pod.finished() { plan } else { plan.stage(work.reservations()) }
     }
 }

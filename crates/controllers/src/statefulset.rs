@@ -22,8 +22,8 @@ use crate::{
 use identity::{claims, identity_labels, ordinal, owners, pod_name, stale};
 use kaji_meta::intstr::IntOrString;
 use kaji_runtime::{
-    Change, Controller, Cx, EventRecord, Informers, Key, Meta, PatchKind, Plan, Projection, Reconciler,
-    Snapshot, Step, View, Write,
+    Change, Controller, Cx, EventRecord, Informers, Key, Meta, Metric, PatchKind, Plan, Projection,
+    Reconciler, Snapshot, Step, View, Write,
     client::Target,
     objects::{ControllerRevision, PersistentVolumeClaim, Pod, StatefulSet, Workload},
 };
@@ -52,11 +52,13 @@ pub const CONTROLLER: Descriptor = Descriptor {
 
 /// The stateful set controller.
 fn controller(informers: &Arc<Informers>) -> Controller {
+    let clock = informers.clock().clone();
     Controller::new(StatefulSets, informers)
         .reads::<StatefulSet>(|change, _| vec![change.any().metadata.key()])
         .reads::<Pod>(keys_of)
         .reads::<ControllerRevision>(keys_of)
         .reads::<PersistentVolumeClaim>(|_, _| vec![])
+        .gauges(move |view| status::gauges(&view.get(), &view.get(), clock.now()))
 }
 
 /// The owners of what changed, and for an orphan those that may adopt it.
@@ -77,6 +79,10 @@ impl Reconciler for StatefulSets {
 
     fn queue_name(&self) -> &'static str {
         "statefulset"
+    }
+
+    fn metrics(&self) -> &'static [&'static Metric] {
+        &status::METRICS
     }
 
     fn reconcile(&self, view: &View, key: &Key, cx: &Cx<'_>) -> Plan {
@@ -134,6 +140,13 @@ impl Reconciler for StatefulSets {
         let limit = set.spec.revision_history_limit.unwrap_or(10);
         work.plan.stage(Retention { limit, live: &live, label: REVISION_HASH_LABEL }.of_unused(&old))
     }
+}
+
+/// How many pods may be unavailable during an update, for sets that say so.
+fn max_unavailable(set: &StatefulSet) -> Option<i64> {
+    let rolling = set.spec.update_strategy.rolling_update.as_ref()?;
+    let most = IntOrString::from_value(&rolling.max_unavailable)?;
+    Some(most.scaled_value(set.replicas(), false).unwrap_or(1).max(1))
 }
 
 /// Whether to go on with the next pod.
@@ -392,9 +405,8 @@ impl Work<'_> {
             pod.metadata.labels.get(HASH_LABEL) != Some(&self.update.metadata.name)
                 && !pod.metadata.deleting()
         };
-        let most = rolling.and_then(|r| IntOrString::from_value(&r.max_unavailable));
         let targets = replicas.iter().rev().take_while(|(number, _)| *number >= first);
-        let old: Vec<Arc<Pod>> = match most {
+        let old: Vec<Arc<Pod>> = match max_unavailable(self.set) {
             None => {
                 let sick = |pod: &Option<&Arc<Pod>>| pod.is_none_or(|p| !self.healthy(p));
                 let stop =
@@ -402,7 +414,6 @@ impl Work<'_> {
                 stop.copied().flatten().filter(|p| outdated(p)).into_iter().cloned().collect()
             }
             Some(most) => {
-                let most = most.scaled_value(self.set.replicas(), false).unwrap_or(1).max(1);
                 let sick = replicas.iter().filter(|(_, pod)| pod.is_none_or(|p| !self.healthy(p))).count();
                 let left = usize::try_from(most).unwrap_or(usize::MAX).saturating_sub(sick);
                 targets.filter_map(|(_, pod)| pod.filter(|p| outdated(p))).take(left).cloned().collect()

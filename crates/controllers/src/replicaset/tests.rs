@@ -1,7 +1,7 @@
 //! Tests of `replicaset`: fixtures in, expectations out.
 
 use super::*;
-use crate::testing::{ago, now, object, reconcile, snapshot, text};
+use crate::testing::{ago, now, object, observed, reconcile, snapshot, text};
 use expect_test::expect;
 use kaji_meta::{Status, gvk::GroupResource};
 use kaji_runtime::{Error, Failure, Snapshot};
@@ -145,4 +145,26 @@ fn a_changed_pod_enqueues_its_owner() {
     expect![""].assert_eq(&keys(Some(pod("a", None, None)), Some(pod("a", None, Some(1)))));
     expect!["ns/web"].assert_eq(&keys(Some(pod("a", Some("rs1"), None)), None));
     expect![""].assert_eq(&keys(Some(pod("a", None, None)), None));
+}
+
+#[test]
+fn ages_of_pods_that_are_chosen_are_compared_with_the_youngest() {
+    let counted = |wanted: i64| {
+        let aged = |name: &str, age: i64, ready: bool| {
+            let mut pod = pod(name, Some("rs1"), ready.then_some(50));
+            pod["metadata"]["creationTimestamp"] = ago(age).into();
+            pod
+        };
+        let pods = vec![aged("old", 300, true), aged("young", 200, true), aged("fresh", 10, false)];
+        let view = View::default()
+            .with(Snapshot::of([object::<ReplicaSet>(set(wanted, json!({})))]))
+            .with(snapshot::<Pod>(pods));
+        observed(&reconcile(&ReplicaSets::<ReplicaSet>(PhantomData), &view, "ns", "web", &[]))
+    };
+    // One that is not ready goes first, and does not count.
+    assert_eq!(counted(2), "");
+    let ratio = |age: &str| format!("decided: replicaset_controller_sorting_deletion_age_ratio = {age}\n");
+    assert_eq!(counted(1), ratio("1"));
+    // Where all go, none is chosen.
+    assert_eq!(counted(0), "");
 }

@@ -1,7 +1,7 @@
 //! Tests of `resource_claim`: fixtures in, expectations out.
 
 use super::*;
-use crate::testing::{reconcile, snapshot, text};
+use crate::testing::{observed, reconcile, sample, snapshot, text};
 use expect_test::expect;
 
 fn pod(statuses: Value, node: &str) -> Value {
@@ -26,6 +26,38 @@ fn plan(pod: Value, templates: &[&str], claims: Vec<Value>) -> String {
         .with(snapshot::<ResourceClaim>(claims))
         .with(snapshot::<ResourceClaimTemplate>(templates.iter().map(|name| template(name))));
     text(&reconcile(&PodClaims, &view, "ns", "p", &[])).replace("/apis/resource.k8s.io/v1/namespaces/ns/", "")
+}
+
+#[test]
+fn claims_are_counted() {
+    let counted = |admin: bool| {
+        let mut template = template("t");
+        template["spec"]["spec"]["devices"]["requests"][0]["exactly"] = json!({"adminAccess": admin});
+        let view = View::default()
+            .with(snapshot::<Pod>([pod(json!([]), "")]))
+            .with(snapshot::<ResourceClaim>([]))
+            .with(snapshot::<ResourceClaimTemplate>([template]));
+        let text = observed(&reconcile(&PodClaims, &view, "ns", "p", &[]));
+        text.replace("/apis/resource.k8s.io/v1/namespaces/ns/", "")
+    };
+    expect![[r#"
+        written resourceclaims: resourceclaim_controller_creates_total "success" "false" = 1
+        not written resourceclaims: resourceclaim_controller_creates_total "failure" "false" = 1
+    "#]]
+    .assert_eq(&counted(false));
+    assert!(counted(true).contains("\"success\" \"true\" = 1"), "{}", counted(true));
+    let mut of_admin = claim("b", "p1", "");
+    of_admin["status"] = json!({"allocation": {}});
+    of_admin["spec"] = json!({"devices": {"requests": [{"name": "r", "exactly": {"adminAccess": true}}]}});
+    let mut extended = claim("c", "p1", "");
+    extended["metadata"]["annotations"] = json!({"resource.kubernetes.io/extended-resource-claim": "true"});
+    let all = snapshot::<ResourceClaim>([claim("a", "p1", "gpu"), of_admin, extended]);
+    let gauges: Vec<String> = metrics::gauges(&all).iter().map(sample).collect();
+    expect![[r#"
+        resourceclaim_controller_resource_claims "false" "false" "extended_resource" = 1
+        resourceclaim_controller_resource_claims "false" "false" "resource_claim_template" = 1
+        resourceclaim_controller_resource_claims "true" "true" "" = 1"#]]
+    .assert_eq(&gauges.join("\n"));
 }
 
 #[test]

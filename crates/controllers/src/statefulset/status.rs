@@ -1,9 +1,32 @@
-//! A stateful set's status out of its pods.
+//! A stateful set's status out of its pods, and what is measured of it: upstream's names, labels and texts.
+//!
+//! Source: upstream's `pkg/controller/statefulset/metrics`. `stale_sync_skips_total` is not here: no sync is skipped, since a worker waits
+//! for its own writes.
 
+use super::{identity::ordinal, max_unavailable};
 use crate::shared::history::HASH_LABEL;
-use kaji_runtime::objects::{Pod, StatefulSet, StatefulSetStatus, Workload};
+use kaji_runtime::{
+    Metric, Sample, Snapshot,
+    objects::{Pod, StatefulSet, StatefulSetStatus, Workload},
+};
 use serde_json::{Value, json};
 use std::{sync::Arc, time::Duration};
+
+const LABELS: &[&str] = &["statefulset_namespace", "statefulset_name", "pod_management_policy"];
+
+static MAX_UNAVAILABLE: Metric = Metric::gauge(
+    "statefulset_controller_statefulset_max_unavailable",
+    "[ALPHA] Maximum number of unavailable pods allowed during StatefulSet rolling updates",
+    LABELS,
+);
+static UNAVAILABLE: Metric = Metric::gauge(
+    "statefulset_controller_statefulset_unavailable_replicas",
+    "[ALPHA] Current number of unavailable pods in StatefulSet",
+    LABELS,
+);
+
+/// The metrics of the controller.
+pub static METRICS: [&Metric; 2] = [&MAX_UNAVAILABLE, &UNAVAILABLE];
 
 /// The status; a rolling update that is through makes the update's revision the current one.
 pub fn of(
@@ -68,4 +91,24 @@ pub fn patch(set: &StatefulSet, status: &StatefulSetStatus) -> Option<Value> {
             "collisionCount": status.collision_count,
         })
     })
+}
+
+/// The replicas of each set that are missing, not available or being deleted, and how many may be.
+pub fn gauges(sets: &Snapshot<StatefulSet>, pods: &Snapshot<Pod>, now: jiff::Timestamp) -> Vec<Sample> {
+    let of_set = |set: &StatefulSet| {
+        let meta = &set.metadata;
+        let range = set.start()..set.start() + set.replicas();
+        let available = pods.owned_by(&meta.uid).filter(|pod| {
+            ordinal(set, &pod.metadata).is_some_and(|number| range.contains(&number))
+                && pod.available(set.spec.min_ready_seconds, now)
+                && !pod.metadata.deleting()
+        });
+        let replicas = usize::try_from(set.replicas()).unwrap_or(0);
+        let unavailable = replicas.saturating_sub(available.count());
+        let policy = &set.spec.pod_management_policy;
+        let labels = || [&meta.namespace, &meta.name, policy].map(|value| value.clone().into());
+        let most = max_unavailable(set).unwrap_or(1);
+        [MAX_UNAVAILABLE.sample(labels(), most as f64), UNAVAILABLE.count(labels(), unavailable)]
+    };
+    sets.iter().flat_map(|set| of_set(set)).collect()
 }

@@ -1,7 +1,7 @@
 //! Tests of `statefulset`: fixtures in, expectations out.
 
 use super::*;
-use crate::testing::{ago, now, reconcile, snapshot, text};
+use crate::testing::{ago, now, reconcile, sample, snapshot, text};
 use expect_test::expect;
 
 fn set(spec: Value, status: Value) -> Value {
@@ -259,4 +259,25 @@ fn only_revisions_without_pods_count_for_the_limit() {
     };
     let pods = |first: &str| vec![pod(0, first, true), pod(1, "new", true), pod(2, "new", true)];
     assert!(deleted(0, pods("new")) && !deleted(1, pods("new")) && !deleted(0, pods("old")));
+}
+
+#[test]
+fn unavailable_replicas_are_shown() {
+    let gauges = |spec: Value, pods: Vec<Value>| {
+        let all = status::gauges(&snapshot([set(spec, json!({}))]), &snapshot(pods), now());
+        all.iter().map(|gauge| sample(gauge) + "\n").collect::<String>()
+    };
+    let mut leaving = pod(1, "new", true);
+    leaving["metadata"]["deletionTimestamp"] = now().to_string().into();
+    // Beside the first one: one that is being deleted, one that is missing, and one beyond the number.
+    let pods = vec![pod(0, "new", true), leaving, pod(7, "new", true)];
+    expect![[r#"
+        statefulset_controller_statefulset_max_unavailable "ns" "db" "OrderedReady" = 1
+        statefulset_controller_statefulset_unavailable_replicas "ns" "db" "OrderedReady" = 2
+    "#]]
+    .assert_eq(&gauges(json!({}), pods));
+    let strategy = json!({"type": "RollingUpdate", "rollingUpdate": {"maxUnavailable": "70%"}});
+    let text = gauges(json!({"updateStrategy": strategy, "minReadySeconds": 60}), vec![pod(0, "new", true)]);
+    assert!(text.contains("max_unavailable \"ns\" \"db\" \"OrderedReady\" = 2\n"), "{text}");
+    assert!(text.contains("unavailable_replicas \"ns\" \"db\" \"OrderedReady\" = 3\n"), "{text}");
 }
