@@ -5,6 +5,8 @@
 //! - Nothing is mirrored for locks of leader election, for what is labelled so, or without a service; mirrors that
 //!   were made before go.
 
+mod metrics;
+
 use crate::shared::endpoints::{
     LEADER, SLICE_MANAGED_BY, TRIGGER_TIME, canonical, delete, delete_all, keys_of_slice, managed_by,
     map_patch, parse_ip, preconditions, slice_prefix,
@@ -12,8 +14,8 @@ use crate::shared::endpoints::{
 };
 use crate::{Descriptor, Start, WorkersFlag, shared::pods::namespace_terminating};
 use kaji_runtime::{
-    Change, Controller, Cx, EventRecord, Informers, Key, Meta, PatchKind, Plan, Projection, Reconciler, Step,
-    View, Write,
+    Change, Controller, Cx, EventRecord, Informers, Key, Meta, Metric, PatchKind, Plan, Projection,
+    Reconciler, Step, View, Write,
     client::Target,
     objects::{
         Endpoint, EndpointConditions, EndpointPort, EndpointSlice, Endpoints, SERVICE_NAME_LABEL, Service,
@@ -52,6 +54,7 @@ fn controller(informers: &Arc<Informers>, limit: usize, batch: Duration) -> Cont
         })
         .reads::<Endpoints>(keys_of_endpoints)
         .reads_after::<EndpointSlice>(batch, |change, _| keys_of_slice(change, MANAGER))
+        .gauges(|view| metrics::gauges(&view.get()))
 }
 
 /// Endpoints of services with selectors are not looked at: there are many, and they change all the time.
@@ -81,6 +84,10 @@ impl Reconciler for Mirroring {
         "endpoint_slice_mirroring"
     }
 
+    fn metrics(&self) -> &'static [&'static Metric] {
+        &metrics::METRICS
+    }
+
     fn reconcile(&self, view: &View, key: &Key, cx: &Cx<'_>) -> Plan {
         let (slices, endpoints) = (view.get::<EndpointSlice>(), view.get::<Endpoints>());
         let existing = slices
@@ -88,8 +95,8 @@ impl Reconciler for Mirroring {
             .filter(|s| managed_by(&s.metadata, MANAGER) && !s.metadata.deleting());
         let bare = view.get::<Service>().by_key(key).is_some_and(|s| s.spec.selector.is_empty());
         match endpoints.by_key(key).filter(|e| bare && wants_mirror(&e.metadata)) {
-            None => delete_all(existing),
-            Some(endpoints) => mirror(endpoints, self.limit, existing, cx),
+            None => metrics::synced(delete_all(existing)),
+            Some(endpoints) => metrics::synced(mirror(endpoints, self.limit, existing, cx)),
         }
     }
 }
@@ -117,6 +124,7 @@ fn mirror<'a>(
         let family = if slice.address_type == "IPv6" { "IPv6" } else { "IPv4" };
         present.entry((ports, family)).or_default().push(slice);
     }
+    let totals = metrics::Totals::of(&wanted, &present, skipped);
     let (mut create, mut update, mut surplus) = (vec![], vec![], vec![]);
     for (group, members) in wanted {
         let mut slices = present.remove(&group).unwrap_or_default().into_iter();
@@ -146,7 +154,7 @@ fn mirror<'a>(
         .map(|(slice, group, members)| quiet(update_slice(slice, endpoints, group, members)));
     let plan = Plan::nothing().stage(creates.chain(updates).collect());
     let plan = plan.stage(surplus.into_iter().map(|s| quiet(delete(&**s))).collect());
-    complain(plan, endpoints, limit, (invalid, skipped))
+    complain(metrics::mirrored(plan, totals), endpoints, limit, (invalid, skipped))
 }
 
 /// Adds the addresses of a subset to their groups; says how many were no addresses, and how many were left out in all.

@@ -23,8 +23,8 @@ use decide::{Facts, Live, Next, ORPHAN, decide};
 use futures_util::{StreamExt, stream};
 use graph::{Effect, Graph, Identity};
 use kaji_runtime::{
-    Client, Error, EventRecord, Key, OwnerRef, PatchKind, Recorder, client::Target, queue::Queue,
-    signal::Signal,
+    Client, ControllerMetrics, Error, EventRecord, Key, Metric, OwnerRef, PatchKind, Recorder,
+    client::Target, queue::Queue, signal::Signal,
 };
 use monitor::{Head, Monitor};
 use serde_json::{Value, json};
@@ -54,6 +54,14 @@ const LOOKUPS: usize = 200;
 /// Marks keys of owners that have the finalizer `orphan`: their dependents are to be orphaned.
 const ORPHANING: &str = "orphan";
 
+static SYNC_ERRORS: Metric = Metric::counter(
+    "garbagecollector_controller_resources_sync_error_total",
+    "[ALPHA] Number of garbage collector resources sync errors",
+    &[],
+);
+/// The metrics of the controller.
+pub static METRICS: [&Metric; 1] = [&SYNC_ERRORS];
+
 type Kinds = HashMap<(String, String), Resource>;
 
 /// The collector's state, shared by monitors and workers.
@@ -71,6 +79,7 @@ struct Collector {
     synced: Notify,
     /// Whether decisions may be made.
     open: Signal<bool>,
+    metrics: ControllerMetrics,
 }
 
 const COMPONENT: &str = "garbage-collector-controller";
@@ -98,7 +107,9 @@ fn spawn(tasks: &mut JoinSet<()>, context: ControllerContext<'_>) {
         refresh: Notify::new(),
         synced: Notify::new(),
         open: Signal::new(false),
+        metrics: informers.metrics().clone(),
     });
+    collector.metrics.declare(&METRICS);
     let workers = config.loops.workers(CONTROLLER.name);
     tasks.spawn(run(collector, workers, stop));
 }
@@ -128,6 +139,7 @@ async fn follow_discovery(collector: &Arc<Collector>) {
         let wait = match discover(&collector.client).await {
             Ok(found) if monitors.is_empty() && !is_enough_to_begin(&found, begun.elapsed()) => {
                 tracing::debug!(failed = ?found.failed, "the garbage collector waits for all of discovery");
+                collector.metrics.observe(&SYNC_ERRORS.one([]));
                 HINTED[1]
             }
             Ok(found) => {
@@ -137,6 +149,7 @@ async fn follow_discovery(collector: &Arc<Collector>) {
             }
             Err(error) => {
                 tracing::debug!(%error, "the garbage collector failed to read discovery");
+                collector.metrics.observe(&SYNC_ERRORS.one([]));
                 HINTED[1]
             }
         };
@@ -210,6 +223,7 @@ impl Collector {
         };
         if tokio::time::timeout(SYNC, listed).await.is_err() {
             tracing::warn!("the garbage collector continues although some resources could not be listed");
+            self.metrics.observe(&SYNC_ERRORS.one([]));
         }
         self.open.set(true);
     }

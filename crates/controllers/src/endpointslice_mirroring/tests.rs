@@ -1,7 +1,7 @@
 //! Tests of `mirroring`: fixtures in, expectations out.
 
 use super::*;
-use crate::testing::{object, reconcile, snapshot, text};
+use crate::testing::{object, observed, reconcile, sample, snapshot, text};
 use expect_test::expect;
 use serde_json::Value;
 
@@ -131,4 +131,46 @@ fn enqueues_services_without_selector() {
     lock["metadata"]["annotations"][LEADER] = "{}".into();
     assert_eq!(keys(service(Value::Null), None, Some(lock.clone())), 0);
     assert_eq!(keys(service(Value::Null), there(), Some(lock)), 1);
+}
+
+#[test]
+fn syncs_and_slices_are_measured() {
+    let slices = created(endpoints(subsets()));
+    let counted = |endpoints: Value, slices: &[Value]| {
+        let view = view(Some(service(Value::Null)), endpoints, slices.to_vec());
+        let text = observed(&reconcile(&Mirroring { limit: 1000 }, &view, "ns", "web", &[]));
+        text.replace("endpoint_slice_mirroring_controller_", "")
+            .replace("/apis/discovery.k8s.io/v1/namespaces/ns/", "")
+    };
+    expect![[r#"
+        written endpointslices: changes "create" = 1
+        decided: endpoints_added_per_sync = 3
+        decided: endpoints_updated_per_sync = 0
+        decided: endpoints_removed_per_sync = 0
+        decided: addresses_skipped_per_sync = 1
+        succeeded: endpoints_sync_duration = 0 + elapsed
+        failed: endpoints_sync_duration = 0 + elapsed
+    "#]]
+    .assert_eq(&counted(endpoints(subsets()), &[]));
+    // An address is another one's, another is ready now, and there are none of the other family.
+    let mut changed = subsets();
+    changed[0]["addresses"] = json!([{"ip": "10.1.0.2", "nodeName": "n1"}, {"ip": "10.1.0.3"}]);
+    changed[0]["notReadyAddresses"] = json!([]);
+    expect![[r#"
+        written endpointslices/web-0: changes "update" = 1
+        written endpointslices/web-1: changes "delete" = 1
+        decided: endpoints_added_per_sync = 1
+        decided: endpoints_updated_per_sync = 1
+        decided: endpoints_removed_per_sync = 1
+        decided: addresses_skipped_per_sync = 0
+        succeeded: endpoints_sync_duration = 0 + elapsed
+        failed: endpoints_sync_duration = 0 + elapsed
+    "#]]
+    .assert_eq(&counted(endpoints(changed), &slices));
+    let gauges: Vec<String> = metrics::gauges(&snapshot(slices)).iter().map(sample).collect();
+    expect![[r#"
+        endpoint_slice_mirroring_controller_endpoints_desired = 3
+        endpoint_slice_mirroring_controller_num_endpoint_slices = 2
+        endpoint_slice_mirroring_controller_desired_endpoint_slices = 2"#]]
+    .assert_eq(&gauges.join("\n"));
 }
