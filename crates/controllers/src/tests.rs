@@ -52,3 +52,75 @@ async fn reconcilers_have_the_components_of_their_descriptor() {
         assert_eq!(built, declared, "{}", descriptor.name);
     }
 }
+
+/// The names are upstream's, as its `test/instrumentation/documentation` lists them.
+#[tokio::test]
+async fn metrics_have_the_names_of_upstream() {
+    let (informers, config) = (Informers::new(silent_client()), config());
+    let metrics = informers.metrics();
+    for descriptor in CONTROLLERS {
+        if let Start::Reconcilers(build) = descriptor.start {
+            build(&informers, &config);
+        }
+    }
+    // Those of controllers that start as tasks.
+    metrics.declare(&garbage_collector::METRICS);
+    metrics.declare(&horizontal_pod_autoscaler::METRICS);
+    expect_test::expect![[r#"
+        cronjob_controller_job_creation_skew_duration_seconds
+        device_taint_eviction_controller_pod_deletion_duration_seconds
+        device_taint_eviction_controller_pod_deletions_total
+        endpoint_slice_controller_changes
+        endpoint_slice_controller_desired_endpoint_slices
+        endpoint_slice_controller_endpoints_added_per_sync
+        endpoint_slice_controller_endpoints_desired
+        endpoint_slice_controller_endpoints_removed_per_sync
+        endpoint_slice_controller_endpointslices_changed_per_sync
+        endpoint_slice_controller_num_endpoint_slices
+        endpoint_slice_controller_services_count_by_traffic_distribution
+        endpoint_slice_controller_syncs
+        endpoint_slice_mirroring_controller_addresses_skipped_per_sync
+        endpoint_slice_mirroring_controller_changes
+        endpoint_slice_mirroring_controller_desired_endpoint_slices
+        endpoint_slice_mirroring_controller_endpoints_added_per_sync
+        endpoint_slice_mirroring_controller_endpoints_desired
+        endpoint_slice_mirroring_controller_endpoints_removed_per_sync
+        endpoint_slice_mirroring_controller_endpoints_sync_duration
+        endpoint_slice_mirroring_controller_endpoints_updated_per_sync
+        endpoint_slice_mirroring_controller_num_endpoint_slices
+        ephemeral_volume_controller_create_failures_total
+        ephemeral_volume_controller_create_total
+        garbagecollector_controller_resources_sync_error_total
+        horizontal_pod_autoscaler_controller_desired_replicas
+        horizontal_pod_autoscaler_controller_metric_computation_duration_seconds
+        horizontal_pod_autoscaler_controller_metric_computation_total
+        horizontal_pod_autoscaler_controller_num_horizontal_pod_autoscalers
+        horizontal_pod_autoscaler_controller_reconciliation_duration_seconds
+        horizontal_pod_autoscaler_controller_reconciliations_total
+        job_controller_job_finished_indexes_total
+        job_controller_job_pods_creation_total
+        job_controller_job_pods_finished_total
+        job_controller_job_sync_duration_seconds
+        job_controller_job_syncs_total
+        job_controller_jobs_by_external_controller_total
+        job_controller_jobs_finished_total
+        job_controller_pod_failures_handled_by_failure_policy_total
+        job_controller_terminated_pods_tracking_finalizer_total
+        node_collector_evictions_total
+        node_collector_unhealthy_nodes_in_zone
+        node_collector_update_all_nodes_health_duration_seconds
+        node_collector_zone_health
+        node_collector_zone_size
+        pod_gc_collector_force_delete_pod_errors_total
+        pod_gc_collector_force_delete_pods_total
+        replicaset_controller_sorting_deletion_age_ratio
+        resourceclaim_controller_creates_total
+        resourceclaim_controller_resource_claims
+        statefulset_controller_statefulset_max_unavailable
+        statefulset_controller_statefulset_unavailable_replicas
+        taint_eviction_controller_pod_deletion_duration_seconds
+        taint_eviction_controller_pod_deletions_total
+        ttl_after_finished_controller_job_deletion_duration_seconds
+    "#]]
+    .assert_eq(&metrics.names().iter().map(|name| format!("{name}\n")).collect::<String>());
+}

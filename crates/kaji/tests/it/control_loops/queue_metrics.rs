@@ -1,4 +1,4 @@
-//! The metrics of the loops' queues, with upstream's names.
+//! The metrics of the loops' queues and of single controllers, with upstream's names.
 
 use crate::common::{
     TestCluster,
@@ -32,6 +32,8 @@ async fn queues_are_measured() {
         "workqueue_retries_total{name=\"garbage_collector_attempt_to_delete\"}",
         "workqueue_unfinished_work_seconds{name=\"statefulset\"}",
         "workqueue_longest_running_processor_seconds{name=\"disruption\"}",
+        "replicaset_controller_sorting_deletion_age_ratio_count 0",
+        "horizontal_pod_autoscaler_controller_num_horizontal_pod_autoscalers 0",
     ] {
         assert!(
             page.contains(name),
