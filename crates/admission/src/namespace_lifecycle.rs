@@ -1,11 +1,17 @@
 //! `NamespaceLifecycle`: refuses objects in namespaces that do not exist, new objects in namespaces that are terminating,
 //! and the deletion of the system's namespaces. Source: `k8s.io/apiserver/pkg/admission/plugin/namespace/lifecycle`.
 //!
-//! Invariant: a namespace counts as missing only after the caches have caught up with all acknowledged writes.
+//! Invariants:
+//! - A namespace counts as missing only after the caches have caught up with all acknowledged writes; so it does as terminating
+//!   where other servers write, too: it may be a former one of the name.
+//! - An object is stored only while its namespace is at the version that was found to take objects. So none is left behind by a
+//!   deletion, however long webhooks take and however far behind this server's caches are.
 
 use kaji_engine::{Admission, Attributes, Operation, Phases};
 use kaji_meta::{Cause, GroupResource, Status, object};
-use kaji_resource::BoxFuture;
+use kaji_resource::{BoxFuture, ObjectVersion};
+use serde_json::Value;
+use std::sync::Arc;
 
 /// Namespaces that may not be deleted.
 const IMMORTAL: [&str; 3] = ["default", "kube-system", "kube-public"];
@@ -20,11 +26,12 @@ impl Admission for NamespaceLifecycle {
 
     fn phases(&self, group: &str, resource: &str, operation: Operation) -> Phases {
         let of_namespaces = (group, resource) == ("", "namespaces");
-        Phases::MUTATING.when(match operation {
-            Operation::Create | Operation::Update => !of_namespaces,
-            Operation::Delete => of_namespaces,
-            Operation::Connect => false,
-        })
+        match operation {
+            Operation::Create => Phases::BOTH.when(!of_namespaces),
+            Operation::Update => Phases::MUTATING.when(!of_namespaces),
+            Operation::Delete => Phases::MUTATING.when(of_namespaces),
+            Operation::Connect => Phases::NONE,
+        }
     }
 
     fn handles(&self, a: &Attributes<'_>) -> bool {
@@ -40,35 +47,58 @@ impl Admission for NamespaceLifecycle {
     }
 
     fn admit<'a>(&'a self, a: &'a mut Attributes<'_>) -> BoxFuture<'a, Result<(), Status>> {
-        Box::pin(check(a))
+        Box::pin(async move { check(a).await.map(drop) })
     }
+
+    fn validate<'a>(&'a self, a: &'a Attributes<'_>) -> BoxFuture<'a, Result<(), Status>> {
+        Box::pin(async move {
+            let stored = a.operation == Operation::Create && a.subresource.is_empty() && a.def.stored;
+            if !stored || a.dry_run {
+                return Ok(());
+            }
+            if let Some(namespace) = check(a).await? {
+                a.extras.expect(ObjectVersion::of(&namespaces(), &namespace));
+            }
+            Ok(())
+        })
+    }
+}
+
+fn namespaces() -> GroupResource {
+    GroupResource::new("", "namespaces")
 }
 
 pub(crate) fn is_namespace(a: &Attributes<'_>) -> bool {
     a.resource.group.is_empty() && a.resource.resource == "namespaces"
 }
 
-async fn check(a: &Attributes<'_>) -> Result<(), Status> {
+/// The namespace of a write, if one has to be there.
+async fn check(a: &Attributes<'_>) -> Result<Option<Arc<Value>>, Status> {
     if a.operation == Operation::Delete {
         if IMMORTAL.contains(&a.name) {
             return Err(Status::forbidden(&a.group_resource(), a.name, "this namespace may not be deleted"));
         }
-        return Ok(());
+        return Ok(None);
     }
     // To users that review their own access, the answer would disclose whether the namespace exists.
     if a.resource.group == "authorization.k8s.io" && a.resource.resource == "localsubjectaccessreviews" {
-        return Ok(());
+        return Ok(None);
     }
-    let namespaces = GroupResource::new("", "namespaces");
+    let namespaces = namespaces();
+    let takes = |namespace: &Value| {
+        a.operation != Operation::Create || object::str_at(namespace, &["status", "phase"]) != "Terminating"
+    };
     let mut namespace = a.api.get(&namespaces, "", a.namespace);
-    if namespace.is_none() {
+    if namespace.as_deref().is_none_or(|namespace| a.api.has_other_writers() && !takes(namespace)) {
         a.api.sync().await?;
         namespace = a.api.get(&namespaces, "", a.namespace);
     }
     let Some(namespace) = namespace else { return Err(Status::not_found(&namespaces, a.namespace)) };
-    if a.operation != Operation::Create || object::str_at(&namespace, &["status", "phase"]) != "Terminating" {
-        return Ok(());
-    }
+    if takes(&namespace) { Ok(Some(namespace)) } else { Err(terminating(a)) }
+}
+
+/// The 403 for a new object.
+fn terminating(a: &Attributes<'_>) -> Status {
     let mut status = a.forbidden(format!(
         "unable to create new content in namespace {} because it is being terminated",
         a.namespace
@@ -80,7 +110,7 @@ async fn check(a: &Attributes<'_>) -> Result<(), Status> {
             field: "metadata.namespace".into(),
         });
     }
-    Err(status)
+    status
 }
 
 #[cfg(test)]

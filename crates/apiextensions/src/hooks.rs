@@ -2,7 +2,8 @@
 //! Source: apiextensions-apiserver, `registry/customresource`.
 
 use crate::{
-    embedded, finalizers,
+    definitions, embedded, finalizers,
+    lifecycle::FINALIZER,
     rules::{self, Rules},
     scale,
 };
@@ -11,7 +12,7 @@ use kaji_meta::{
     field::{ErrorList, Path},
     object,
 };
-use kaji_resource::{Ctx, Hooks, Normalizer, ScaleDef, SubresourceKind, VersionDef};
+use kaji_resource::{Ctx, Hooks, Normalizer, ObjectVersion, ScaleDef, SubresourceKind, VersionDef};
 use kaji_schema::{Schema, SchemaRef, defaulting, prune, validate};
 use serde_json::Value;
 
@@ -108,6 +109,11 @@ impl CustomHooks {
     fn version(&self, name: &str) -> Option<&Version> {
         self.versions.iter().find(|v| v.name == name)
     }
+
+    fn refused_while_terminating(&self, ctx: &Ctx<'_>) -> Status {
+        let reason = "create not allowed while custom resource definition is terminating";
+        Status::forbidden(&self.resource, ctx.name, reason)
+    }
 }
 
 /// Removes what a schema does not know, but for metadata.
@@ -131,11 +137,22 @@ impl Hooks for CustomHooks {
 
     /// Upstream forbids this in admission, ahead of its plugins: no quota is charged, and the object need not be valid.
     fn check_create(&self, ctx: &Ctx<'_>) -> Result<(), Status> {
-        if !self.terminating {
-            return Ok(());
+        if self.terminating { Err(self.refused_while_terminating(ctx)) } else { Ok(()) }
+    }
+
+    /// The definition as it is now. Otherwise an object that waited for webhooks, or that was created at a server which did not know
+    /// yet of the definition's end, would be stored after the others were removed, and stay.
+    fn expected(&self, ctx: &Ctx<'_>) -> Result<Vec<ObjectVersion>, Status> {
+        let (definitions, name) = (definitions(), self.resource.to_string());
+        let Some(version) = ctx.api.object_version(&definitions, "", &name) else {
+            return Err(Status::generic_not_found());
+        };
+        // It is decoded only when it is going: it may be large.
+        let cleaning = |definition: &Value| object::finalizers(definition).any(|f| f == FINALIZER);
+        if version.deleting && ctx.api.get(&definitions, "", &name).is_none_or(|found| cleaning(&found)) {
+            return Err(self.refused_while_terminating(ctx));
         }
-        let reason = "create not allowed while custom resource definition is terminating";
-        Err(Status::forbidden(&self.resource, ctx.name, reason))
+        Ok(vec![version])
     }
 
     fn normalizer(&self) -> Option<&dyn Normalizer> {

@@ -180,7 +180,8 @@ async fn follow(engine: Weak<Engine>, mut served: Served) {
         // A fresh watch begins with what there is; what went in between is found by comparing.
         let present: BTreeSet<String> =
             strong.list(&definitions(), None).iter().map(|d| object::name(d).to_owned()).collect();
-        let gone: Vec<String> = served.names.keys().filter(|n| !present.contains(*n)).cloned().collect();
+        let known = served.names.keys().chain(served.by_name.keys());
+        let gone: BTreeSet<String> = known.filter(|n| !present.contains(*n)).cloned().collect();
         gone.iter().for_each(|name| served.forget(&strong, name));
         drop(strong);
         loop {
@@ -386,45 +387,23 @@ fn taken(engine: &Engine, served: &Served, definition: &Value) -> Taken {
 /// served, and as upstream does, takes objects again.
 async fn clean_up(engine: &Arc<Engine>, served: &mut Served, definition: &Value) -> Result<bool, LevelError> {
     let name = object::name(definition);
-    let resource = GroupResource::new(
-        object::str_at(definition, &["spec", "group"]),
-        object::str_at(definition, &["status", "acceptedNames", "plural"]),
-    );
-    if served.by_name.contains_key(name) {
-        // From now on it takes no new objects.
+    let going = Going { engine, uid: object::uid(definition), name };
+    let established = conditions::is_true(definition, "Established");
+    if established || served.by_name.contains_key(name) {
+        // From now on it takes no new objects. One that another server has established may not have been served here at all.
         let mut compiled = Compiled::default();
         served.compile(definition, &mut compiled);
         served.serve(engine, compiled).await.map_err(LevelError::Engine)?;
-        let left = engine.list(&resource, None);
-        if !left.is_empty() {
-            note(
-                engine,
-                &served.now(),
-                name,
-                "InstanceDeletionInProgress",
-                "CustomResource deletion is in progress",
-            )
-            .await?;
-            for instance in left.iter().filter(|i| object::deletion_timestamp(i).is_none()) {
-                // Upstream's finalizer asks no plugins either; nor may a converter keep a definition from going.
-                match engine.discard(&resource, object::namespace(instance), object::name(instance)).await {
-                    Err(status) if status.code != 404 && status.code != 409 => {
-                        return Err(LevelError::Status(status));
-                    }
-                    _ => {}
-                }
-            }
-            if !engine.list(&resource, None).is_empty() {
-                return Ok(false);
-            }
+        if !empty(&going, served, definition).await? {
+            return Ok(false);
         }
     }
-    let (reason, message) = if conditions::is_true(definition, "Established") {
+    let (reason, message) = if established {
         ("InstanceDeletionCompleted", "removed all instances")
     } else {
         ("NeverEstablished", "resource was never established")
     };
-    note(engine, &served.now(), name, reason, message).await?;
+    going.note(&served.now(), reason, message).await?;
     if object::finalizers(definition).all(|f| f == FINALIZER) {
         // Forgotten first: a client that sees the definition gone must not find its resource still served.
         served.forget(engine, name);
@@ -432,37 +411,68 @@ async fn clean_up(engine: &Arc<Engine>, served: &mut Served, definition: &Value)
     let release = |d: &mut Value| {
         let kept: Vec<Value> = object::finalizers(d).filter(|f| *f != FINALIZER).map(Value::from).collect();
         object::set_at(d, &["metadata", "finalizers"], kept);
-        Ok(())
     };
-    match engine
-        .update(&definitions(), "", name, UpdateOptions::new("", FieldManagement::Record), &release)
-        .await
-    {
-        Err(status) if status.code != 404 => return Err(LevelError::Status(status)),
-        _ => {}
-    }
-    Ok(true)
+    going.change("", release).await.map(|()| true)
 }
 
-/// Writes the `Terminating` condition.
-async fn note(
-    engine: &Arc<Engine>,
-    now: &str,
-    name: &str,
-    reason: &str,
-    message: &str,
-) -> Result<(), LevelError> {
-    // In progress means that something terminates; the other reasons that nothing is left to.
-    let terminating = reason == "InstanceDeletionInProgress";
-    let change = |d: &mut Value| {
-        conditions::set(d, "Terminating", terminating, reason, message, now);
-        Ok(())
-    };
-    match engine
-        .update(&definitions(), "", name, UpdateOptions::new("status", FieldManagement::Record), &change)
-        .await
-    {
-        Err(status) if status.code != 404 => Err(LevelError::Status(status)),
-        _ => Ok(()),
+/// Deletes the objects of a definition; whether none is left.
+async fn empty(going: &Going<'_>, served: &Served, definition: &Value) -> Result<bool, LevelError> {
+    let engine = going.engine;
+    let resource = GroupResource::new(
+        object::str_at(definition, &["spec", "group"]),
+        object::str_at(definition, &["status", "acceptedNames", "plural"]),
+    );
+    let left = engine.list(&resource, None);
+    if left.is_empty() {
+        return Ok(true);
+    }
+    let message = "CustomResource deletion is in progress";
+    going.note(&served.now(), "InstanceDeletionInProgress", message).await?;
+    for instance in left.iter().filter(|i| object::deletion_timestamp(i).is_none()) {
+        // Upstream's finalizer asks no plugins either; nor may a converter keep a definition from going.
+        match engine.discard(&resource, object::namespace(instance), object::name(instance)).await {
+            Err(status) if status.code != 404 && status.code != 409 => {
+                return Err(LevelError::Status(status));
+            }
+            _ => {}
+        }
+    }
+    Ok(engine.list(&resource, None).is_empty())
+}
+
+/// A definition that is being deleted. Another server may be done with it first, and a client may have made a new one of the
+/// name: that is left alone.
+struct Going<'a> {
+    engine: &'a Arc<Engine>,
+    uid: &'a str,
+    name: &'a str,
+}
+
+impl Going<'_> {
+    /// Changes it, if it is still there.
+    async fn change(
+        &self,
+        subresource: &str,
+        change: impl Fn(&mut Value) + Send + Sync,
+    ) -> Result<(), LevelError> {
+        let change = |definition: &mut Value| {
+            if object::uid(definition) != self.uid {
+                return Err(Status::not_found(&definitions(), self.name));
+            }
+            change(definition);
+            Ok(())
+        };
+        let options = UpdateOptions::new(subresource, FieldManagement::Record);
+        match self.engine.update(&definitions(), "", self.name, options, &change).await {
+            Err(status) if status.code != 404 => Err(LevelError::Status(status)),
+            _ => Ok(()),
+        }
+    }
+
+    /// Writes the `Terminating` condition.
+    async fn note(&self, now: &str, reason: &str, message: &str) -> Result<(), LevelError> {
+        // In progress means that something terminates; the other reasons that nothing is left to.
+        let terminating = reason == "InstanceDeletionInProgress";
+        self.change("status", |d| conditions::set(d, "Terminating", terminating, reason, message, now)).await
     }
 }

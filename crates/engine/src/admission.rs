@@ -88,7 +88,7 @@ pub struct Attributes<'a> {
     pub warnings: &'a Mutex<Vec<String>>,
     /// What the audit log is to say about this write.
     pub annotations: &'a Annotations,
-    /// What is to be written in the same transaction; for validating plugins, and never on dry run.
+    /// What the transaction has to do with other objects; for validating plugins, and never on dry run.
     pub extras: &'a TransactionExtras,
     /// The time of the request.
     pub now: jiff::Timestamp,

@@ -15,8 +15,8 @@ use crate::{
 };
 use kaji_meta::{GroupResource, GroupVersion, GroupVersionKind, Status, labels::Selector, object};
 use kaji_resource::{
-    BoxFuture, Change, DeleteOptions, FieldManagement, ObjectReader, ObjectWriter, ResourceDef, TypeRegistry,
-    UpdateOptions,
+    BoxFuture, Change, DeleteOptions, FieldManagement, ObjectReader, ObjectVersion, ObjectWriter,
+    ResourceDef, TypeRegistry, UpdateOptions,
 };
 use serde_json::Value;
 use std::{ops::Bound, sync::Arc};
@@ -118,6 +118,18 @@ impl ObjectReader for Engine {
         let res = self.resource(resource)?;
         let entry = res.cache.get(&res.key(namespace, name))?;
         self.decoded(&res, &entry)
+    }
+
+    fn object_version(&self, resource: &GroupResource, namespace: &str, name: &str) -> Option<ObjectVersion> {
+        let res = self.resource(resource)?;
+        let entry = res.cache.get(&res.key(namespace, name))?;
+        Some(ObjectVersion {
+            resource: resource.clone(),
+            namespace: namespace.to_owned(),
+            name: name.to_owned(),
+            resource_version: entry.revision,
+            deleting: entry.deleting(),
+        })
     }
 
     fn list(&self, resource: &GroupResource, namespace: Option<&str>) -> Vec<Arc<Value>> {

@@ -5,14 +5,47 @@
 //! - Writes take the same pipeline as a client's.
 
 use crate::{DeleteOptions, ResourceDef, hooks::BoxFuture};
-use kaji_meta::{GroupResource, GroupVersionKind, Status, labels::Selector};
+use kaji_meta::{GroupResource, GroupVersionKind, Status, labels::Selector, object};
 use serde_json::Value;
 use std::sync::Arc;
+
+/// An object at one of its versions: what a write may expect of another object.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ObjectVersion {
+    /// Its resource.
+    pub resource: GroupResource,
+    /// `""` for cluster scope.
+    pub namespace: String,
+    /// Its name.
+    pub name: String,
+    /// Its `resourceVersion`; 0 if it has none that is a number, which no stored object has.
+    pub resource_version: u64,
+    /// Whether it has a `deletionTimestamp`.
+    pub deleting: bool,
+}
+
+impl ObjectVersion {
+    /// The version that was read of an object.
+    pub fn of(resource: &GroupResource, object: &Value) -> ObjectVersion {
+        ObjectVersion {
+            resource: resource.clone(),
+            namespace: object::namespace(object).to_owned(),
+            name: object::name(object).to_owned(),
+            resource_version: object::resource_version(object).parse().unwrap_or(0),
+            deleting: object::deletion_timestamp(object).is_some(),
+        }
+    }
+}
 
 /// Reads of other objects, from the watch cache.
 pub trait ObjectReader: Send + Sync {
     /// An object, if the cache has it.
     fn get(&self, resource: &GroupResource, namespace: &str, name: &str) -> Option<Arc<Value>>;
+
+    /// The version of an object that the cache has; cheaper than the object where that is large.
+    fn object_version(&self, resource: &GroupResource, namespace: &str, name: &str) -> Option<ObjectVersion> {
+        Some(ObjectVersion::of(resource, &*self.get(resource, namespace, name)?))
+    }
 
     /// All objects, of one namespace or (`None`) of all.
     fn list(&self, resource: &GroupResource, namespace: Option<&str>) -> Vec<Arc<Value>>;

@@ -8,7 +8,7 @@
 //!
 //! Invariant: a resource without behaviour of one sort implements nothing for it.
 
-use crate::{ConnectRequest, Ctx, DeleteOptions, Location, Verb};
+use crate::{ConnectRequest, Ctx, DeleteOptions, Location, ObjectVersion, Verb};
 use kaji_meta::{Query, Random, Status, field};
 use serde_json::{Map, Value};
 
@@ -40,8 +40,8 @@ pub struct CallRequest<'a> {
 ///
 /// Order of a create, as upstream's: decode, prune, `default`, managed fields, `convert` to the storage version, mutating
 /// admission, engine fills metadata (name, uid, creationTimestamp, generation), `prepare_create`, `validate_create`,
-/// `warnings`, `canonicalize`, validating admission, `reserve`, commit. An update: the same with `prepare_update` and `validate_update`;
-/// the engine puts back what the subresource may not change right before `prepare_update`.
+/// `warnings`, `canonicalize`, validating admission, `expected`, `reserve`, commit. An update: the same with `prepare_update` and
+/// `validate_update` and without `expected`; the engine puts back what the subresource may not change right before `prepare_update`.
 #[allow(unused_variables)]
 pub trait Hooks: Send + Sync + 'static {
     /// The hooks of deletion. The default deletes at once.
@@ -108,6 +108,20 @@ pub trait Hooks: Send + Sync + 'static {
     /// Refuses a creation before admission runs. `ctx.name` is empty while the name is not generated yet.
     fn check_create(&self, ctx: &Ctx<'_>) -> Result<(), Status> {
         Ok(())
+    }
+
+    /// Other objects that a new one needs as they are. It is stored only if they are at these versions then; else the cache
+    /// catches up, and validating admission and this run again. Not called on dry run.
+    ///
+    /// # Errors
+    /// What the creation is refused with.
+    fn expected(&self, ctx: &Ctx<'_>) -> Result<Vec<ObjectVersion>, Status> {
+        Ok(vec![])
+    }
+
+    /// Whether `reserve` fills anything into `new`, which another attempt must not find there.
+    fn fills_in_reservations(&self) -> bool {
+        false
     }
 
     /// Allocates what must be unique in the cluster, and fills it into `new`. Runs last before the commit. On dry run it
@@ -274,6 +288,7 @@ mod tests {
         assert!(NoHooks.validate_update(&ctx, &object, &before).is_empty());
         assert!(NoHooks.bumps_generation(&object, &before));
         assert!(NoHooks.check_create(&ctx).is_ok());
+        assert!(NoHooks.expected(&ctx).is_ok_and(|all| all.is_empty()) && !NoHooks.fills_in_reservations());
         assert!(NoHooks.normalizer().is_none());
         let deletion = NoHooks.deletion();
         assert_eq!(deletion.grace_period(&ctx, &object, &DeleteOptions::default()), None);

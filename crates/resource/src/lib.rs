@@ -18,7 +18,8 @@ pub mod nested;
 pub mod testing;
 
 pub use api::{
-    Api, Change, FieldManagement, Members, ObjectReader, ObjectWriter, TypeRegistry, UpdateOptions,
+    Api, Change, FieldManagement, Members, ObjectReader, ObjectVersion, ObjectWriter, TypeRegistry,
+    UpdateOptions,
 };
 pub use columns::{Column, age_column, name_column};
 pub use connect::{

@@ -207,6 +207,10 @@ impl Hooks for Services {
         if ctx.subresource == "status" { status_warnings(new) } else { warnings(new) }
     }
 
+    fn fills_in_reservations(&self) -> bool {
+        true
+    }
+
     fn reserve<'a>(
         &'a self,
         ctx: &'a Ctx<'a>,

@@ -1,12 +1,15 @@
-//! What is written together with an object: changes of other objects that hold exactly if the write does.
+//! What a write has to do with other objects: changes of them that hold exactly if the write does, and versions of them without
+//! which it is not made.
 //!
 //! A plugin that keeps a ledger (quotas) registers its entry here. Both go to the store in one transaction, so that the
-//! ledger is never ahead of the objects nor behind them, whatever fails in between.
+//! ledger is never ahead of the objects nor behind them, whatever fails in between. What a decision was made on (the namespace
+//! of a new object) is expected in the same transaction: neither time nor another server can come in between.
 //!
 //! Invariant: when one of the other objects has changed meanwhile, nothing is written and validation runs again.
 
 use crate::{registry::Registry, storage};
 use kaji_meta::{GroupResource, Status, object};
+use kaji_resource::ObjectVersion;
 use kaji_store::{Compare, Op, Txn};
 use serde_json::Value;
 use std::{
@@ -27,6 +30,7 @@ pub struct ExtraUpdate {
 #[derive(Default)]
 struct Inner {
     updates: Vec<ExtraUpdate>,
+    expected: Vec<ObjectVersion>,
     /// Dropped when the write is over, however it ends.
     guards: Vec<Box<dyn Any + Send>>,
 }
@@ -41,14 +45,20 @@ impl TransactionExtras {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).updates.push(update);
     }
 
+    /// Has the write made only if an object is still at this version.
+    pub fn expect(&self, version: ObjectVersion) {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).expected.push(version);
+    }
+
     /// Keeps a value (a lock, mostly) until the write is over.
     pub fn hold(&self, guard: impl Any + Send) {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).guards.push(Box::new(guard));
     }
 
-    /// Whether anything is to be written besides the object.
+    /// Whether the write depends on other objects.
     pub(crate) fn any(&self) -> bool {
-        !self.0.lock().unwrap_or_else(PoisonError::into_inner).updates.is_empty()
+        let inner = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        !inner.updates.is_empty() || !inner.expected.is_empty()
     }
 
     /// Forgets everything, before validation and after the write.
@@ -58,16 +68,22 @@ impl TransactionExtras {
         drop(old);
     }
 
-    /// Adds the updates to a transaction.
+    /// Adds the updates and the expected versions to a transaction, behind its own.
     ///
     /// # Errors
-    /// A update's resource is not served, or it has no resourceVersion.
+    /// A resource is not served, or an update has no resourceVersion.
     pub(crate) fn extend(&self, registry: &Registry, txn: &mut Txn) -> Result<(), Status> {
+        let served = |resource: &GroupResource| {
+            let found = registry.by_group_resource(resource);
+            found.ok_or_else(|| Status::internal(format!("{resource} is not served")))
+        };
         let inner = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        for version in &inner.expected {
+            let key = served(&version.resource)?.key(&version.namespace, &version.name);
+            txn.compare.push(Compare { key, mod_revision: version.resource_version });
+        }
         for update in &inner.updates {
-            let Some(resource) = registry.by_group_resource(&update.resource) else {
-                return Err(Status::internal(format!("{} is not served", update.resource)));
-            };
+            let resource = served(&update.resource)?;
             let revision = object::resource_version(&update.object)
                 .parse()
                 .map_err(|_| Status::internal(format!("a {} without a resourceVersion", update.resource)))?;

@@ -23,7 +23,7 @@ pub(crate) enum Created {
     Done(Box<Written>),
     /// The name is taken, by this.
     Exists(Option<KeyValue>),
-    /// What was to be written together with it has changed.
+    /// What it depends on has changed.
     Again,
 }
 
@@ -96,19 +96,25 @@ pub(crate) async fn attempt(op: &Op<'_>, mut object: Value, name: &str) -> Resul
         op.output.extras.clear();
         let attributes = op.attributes(name, Operation::Create, Some(&mut object), None);
         admission::validate(&op.plugins(), &attributes).await?;
-        let unreserved = op.output.extras.any().then(|| object.clone());
+        if !op.options.dry_run {
+            hooks.expected(&ctx)?.into_iter().for_each(|version| op.output.extras.expect(version));
+        }
+        let again = op.output.extras.any() && hooks.fills_in_reservations();
+        let unreserved = again.then(|| object.clone());
         let reservation = hooks.reserve(&ctx, &mut object, None).await?;
         let result = store(op, &mut object, name).await;
         op.output.extras.clear();
         settle(reservation, matches!(&result, Ok(Created::Done(w)) if w.revision != 0)).await;
-        match (result?, unreserved) {
-            (Created::Done(mut written), _) => {
+        match result? {
+            Created::Done(mut written) => {
                 written.object = object;
                 return Ok(Created::Done(written));
             }
-            (Created::Again, Some(unreserved)) => object = unreserved,
-            (other, _) => return Ok(other),
+            Created::Again => object = unreserved.unwrap_or(object),
+            exists @ Created::Exists(_) => return Ok(exists),
         }
+        // The next attempt sees what has changed.
+        op.engine.wait_consistent().await?;
     }
     Err(op.target.conflict(name, MODIFIED))
 }
@@ -233,7 +239,7 @@ async fn store(op: &Op<'_>, object: &mut Value, name: &str) -> Result<Created, S
             }
             Ok(done(bytes, revision))
         }
-        // The name is free, so it was a update.
+        // The name is free, so it was another object.
         Err(None) if op.output.extras.any() => Ok(Created::Again),
         Err(current) => Ok(Created::Exists(current)),
     }

@@ -2,9 +2,14 @@
 
 use super::Env;
 use expect_test::expect;
-use kaji_engine::ApiRequest;
-use kaji_resource::Verb;
+use kaji_engine::{Admission, ApiRequest, Attributes, Operation};
+use kaji_meta::{GroupResource, Status, object};
+use kaji_resource::{BoxFuture, FieldManagement, ObjectVersion, UpdateOptions, Verb};
 use serde_json::{Value, json};
+use std::sync::{
+    Arc,
+    atomic::{AtomicUsize, Ordering},
+};
 
 #[tokio::test]
 async fn fills_metadata_and_answers_what_get_answers() {
@@ -428,4 +433,54 @@ async fn only_one_of_many_creates_wins() {
     }
     assert_eq!(codes.iter().filter(|c| **c == 201).count(), 1);
     assert_eq!(env.counters.show(), "taken 20 committed 1 rolled back 19 deleted 0");
+}
+
+/// Lets a pod in while there is a config map, which the first judgement is overtaken by a change of.
+#[derive(Default)]
+struct Depends(AtomicUsize);
+
+impl Admission for Depends {
+    fn name(&self) -> &'static str {
+        "Depends"
+    }
+
+    fn handles(&self, a: &Attributes<'_>) -> bool {
+        a.resource.resource == "pods" && a.operation == Operation::Create
+    }
+
+    fn validate<'a>(&'a self, a: &'a Attributes<'_>) -> BoxFuture<'a, Result<(), Status>> {
+        Box::pin(async move {
+            let maps = GroupResource::new("", "configmaps");
+            let gate = a.api.get(&maps, "default", "gate");
+            let gate = gate.ok_or_else(|| Status::not_found(&maps, "gate"))?;
+            a.extras.expect(ObjectVersion::of(&maps, &gate));
+            if self.0.fetch_add(1, Ordering::SeqCst) == 0 {
+                let change = |map: &mut Value| {
+                    object::set_at(map, &["data", "changed"], "yes");
+                    Ok(())
+                };
+                let options = UpdateOptions::new("", FieldManagement::Skip);
+                a.api.update(&maps, "default", "gate", options, &change).await?;
+            }
+            Ok(())
+        })
+    }
+}
+
+#[tokio::test]
+async fn what_a_creation_depends_on_is_as_it_was_judged_when_it_is_stored() {
+    let depends = Arc::new(Depends::default());
+    let env = Env::with(vec![depends.clone()]).await;
+    env.create("v1/configmaps/default", json!({"metadata": {"name": "gate"}, "data": {}})).await;
+    let pod = json!({"metadata": {"name": "a"}, "spec": {"containers": [{"name": "c"}]}});
+    let made = env.create("v1/pods/default", pod.clone()).await;
+    assert_eq!(made.code, 201, "{}", made.brief());
+    assert_eq!(depends.0.load(Ordering::SeqCst), 2);
+    assert_eq!(env.counters.show(), "taken 2 committed 1 rolled back 1 deleted 0");
+    // A dry run is judged, and depends on nothing.
+    depends.0.store(0, Ordering::SeqCst);
+    let made = env
+        .create("v1/pods/default?dryRun=All", json!({"metadata": {"name": "b"}, "spec": pod["spec"]}))
+        .await;
+    assert_eq!((made.code, depends.0.load(Ordering::SeqCst)), (201, 1), "{}", made.brief());
 }

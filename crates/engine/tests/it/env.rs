@@ -91,6 +91,9 @@ impl Hooks for Pods {
     fn warnings(&self, _: &Ctx<'_>, new: &Value, _: Option<&Value>) -> Vec<String> {
         object::annotation(new, "warn").map(str::to_owned).into_iter().collect()
     }
+    fn fills_in_reservations(&self) -> bool {
+        true
+    }
     fn reserve<'a>(
         &'a self,
         ctx: &'a Ctx<'a>,
