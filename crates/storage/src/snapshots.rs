@@ -1,8 +1,8 @@
 //! Snapshots of a cluster's objects: taken while it runs or of a store that no server uses, looked at, and restored into an empty
 //! store of either kind. With a key, the whole file is encrypted (`kaji_encryption::sealed`).
 //!
-//! Invariants: a snapshot is of one revision; a file gets its name only when it is complete and was read back; a restored store
-//! is at a later revision than the snapshot, and nothing before that can be read or watched, so that no client takes a revision
+//! Invariants: a snapshot is of one revision; a file gets its name only when it is complete and was read back, until when it is
+//! `<name>.partial`, which one process at a time writes, and which the next one begins anew; a restored store is at a later revision than the snapshot, and nothing before that can be read or watched, so that no client takes a revision
 //! that it has seen for another one; values that are encrypted are restored only where their keys are the same.
 
 use crate::{
@@ -22,11 +22,12 @@ use kaji_store::{
     archive::{ArchiveError, Header, Layout, Reader, Snapshotting, Summary},
     disk::{DiskOptions, DiskStore},
 };
+use rustix::fs::OFlags;
 use std::{
     collections::BTreeMap,
-    fs::{File, OpenOptions},
+    fs::{File, OpenOptions, Permissions, TryLockError},
     io::{BufRead, BufReader, BufWriter, Read, Write},
-    os::unix::fs::OpenOptionsExt,
+    os::unix::fs::{MetadataExt, OpenOptionsExt, PermissionsExt},
     path::{Path, PathBuf},
     sync::Arc,
     time::Duration,
@@ -43,6 +44,8 @@ pub const BUMP: u64 = 1_000_000_000;
 pub const ETCD_BUMP: u64 = 10_000;
 /// More steps than this are refused for etcd.
 const MOST_STEPS: u64 = 20_000_000;
+/// A name that leads elsewhere is no file of a snapshot's.
+const NO_FOLLOW: i32 = OFlags::NOFOLLOW.bits().cast_signed();
 /// Writes to etcd at a time.
 const WRITES: usize = 64;
 /// What keys that had a lease get.
@@ -62,6 +65,9 @@ pub enum SnapshotError {
     /// A file that is encrypted, and no key; or a key, and a file that is not encrypted.
     #[error("{0}: {1}")]
     Key(PathBuf, &'static str),
+    /// Another process writes the same file.
+    #[error("{0}: another snapshot is being written to it")]
+    Busy(PathBuf),
     /// A store.
     #[error("{0}")]
     Store(#[from] StoreError),
@@ -233,36 +239,85 @@ pub async fn write(
     pieces: impl Stream<Item = Result<Bytes, SnapshotError>>,
     progress: Progress<'_>,
 ) -> Result<Contents, SnapshotError> {
-    let path = &target.path;
-    let mut name = path.file_name().unwrap_or_default().to_owned();
-    name.push(".partial");
-    let partial = path.with_file_name(name);
-    let file = OpenOptions::new()
-        .write(true)
-        .create(true)
-        .truncate(true)
-        .mode(0o600)
-        .open(&partial)
-        .map_err(io_error(&partial))?;
+    let partial = Partial::begin(&target.path)?;
+    let contents = fill(target, &partial, pieces, progress).await;
+    // A file that is no snapshot is of no use; the error is what counts.
+    let contents = contents.inspect_err(|_| drop(std::fs::remove_file(&partial.path)))?;
+    std::fs::rename(&partial.path, &target.path).map_err(io_error(&target.path))?;
+    // The name is on disk, too, before the snapshot is said to be complete.
+    let directory = target.path.parent().filter(|dir| !dir.as_os_str().is_empty());
+    let directory = directory.unwrap_or(Path::new("."));
+    File::open(directory).and_then(|dir| dir.sync_all()).map_err(io_error(directory))?;
+    Ok(contents)
+}
+
+/// The file that a snapshot is written to before it gets its name.
+struct Partial {
+    path: PathBuf,
+    /// Locked until it is closed.
+    file: File,
+}
+
+impl Partial {
+    /// Begins one, over what a process that was killed has left.
+    fn begin(target: &Path) -> Result<Partial, SnapshotError> {
+        let mut name = target.file_name().unwrap_or_default().to_owned();
+        name.push(".partial");
+        let path = target.with_file_name(name);
+        let mut options = OpenOptions::new();
+        options.write(true).create(true).truncate(false).mode(0o600).custom_flags(NO_FOLLOW);
+        loop {
+            let file = options.open(&path).map_err(io_error(&path))?;
+            match file.try_lock() {
+                Ok(()) => {}
+                Err(TryLockError::WouldBlock) => return Err(SnapshotError::Busy(path)),
+                // Some network file systems have no locks.
+                Err(TryLockError::Error(error)) if error.kind() == std::io::ErrorKind::Unsupported => {}
+                Err(TryLockError::Error(error)) => return Err(io_error(&path)(error)),
+            }
+            // Meanwhile it may have become another process' snapshot.
+            let same = |found: std::fs::Metadata| {
+                let own = file.metadata()?;
+                Ok::<_, std::io::Error>((own.dev(), own.ino()) == (found.dev(), found.ino()))
+            };
+            match std::fs::symlink_metadata(&path).and_then(same) {
+                Ok(true) => {}
+                Ok(false) => continue,
+                Err(error) if error.kind() == std::io::ErrorKind::NotFound => continue,
+                Err(error) => return Err(io_error(&path)(error)),
+            }
+            file.set_permissions(Permissions::from_mode(0o600)).map_err(io_error(&path))?;
+            file.set_len(0).map_err(io_error(&path))?;
+            return Ok(Partial { path, file });
+        }
+    }
+}
+
+/// Writes the pieces, and reads back what is written.
+async fn fill(
+    target: &SnapshotFile,
+    Partial { path: partial, file }: &Partial,
+    pieces: impl Stream<Item = Result<Bytes, SnapshotError>>,
+    progress: Progress<'_>,
+) -> Result<Contents, SnapshotError> {
+    let file = file.try_clone().map_err(io_error(partial))?;
     let mut sink = match &target.key {
         None => Sink::Plain(file),
         Some(key) => {
             let writer = SealedWriter::begin(BufWriter::new(file), key, &SystemRandom);
-            Sink::Sealed(Box::new(writer.map_err(io_error(&partial))?))
+            Sink::Sealed(Box::new(writer.map_err(io_error(partial))?))
         }
     };
     let (mut pieces, mut written) = (std::pin::pin!(pieces), 0);
     while let Some(piece) = pieces.try_next().await? {
-        sink.put(&piece).map_err(io_error(&partial))?;
+        sink.put(&piece).map_err(io_error(partial))?;
         written += piece.len() as u64;
         progress(Amount::Bytes(written));
     }
-    sink.finish().map_err(io_error(&partial))?;
-    let checked = target.at(&partial);
+    sink.finish().map_err(io_error(partial))?;
+    let checked = target.at(partial);
     let contents = tokio::task::spawn_blocking(move || inspect(&checked)).await;
-    let contents = contents.map_err(|e| StoreError::Unavailable(e.to_string()))??;
-    std::fs::rename(&partial, path).map_err(io_error(path))?;
-    Ok(contents)
+    contents.map_err(|e| StoreError::Unavailable(e.to_string()))?
 }
 
 /// Takes a snapshot of the store that options name, which no server of this program may have open if it is embedded.

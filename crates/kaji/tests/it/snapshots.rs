@@ -1,5 +1,7 @@
 //! Snapshots of clusters, and moving objects between the embedded store and etcd.
 
+mod killed;
+
 use crate::common::{TestCluster, config_maps::config_maps};
 use futures_util::{StreamExt, TryStreamExt};
 use k8s_openapi::api::core::v1::{ConfigMap, Secret};
