@@ -27,12 +27,13 @@ use kaji_auth::authn::{ClusterAuthenticationInfo, SigningKey};
 use kaji_builtins::{ApiHandle, Deps, SharedPorts};
 use kaji_controllers::NodeRanges;
 use kaji_controlplane::{
-    Kubelets, bootstrap, history, service_endpoints::ServerEndpoints, shared_ports::Allocation, traces,
+    Kubelets, bootstrap, history, server_identity, service_endpoints::ServerEndpoints,
+    shared_ports::Allocation, traces,
 };
 use kaji_decisions::Decisions;
 use kaji_engine::{Engine, EngineOptions};
 use kaji_history::History;
-use kaji_kubelet::simulated::ResourcePages;
+use kaji_kubelet::{hostname::node_name, simulated::ResourcePages};
 use kaji_meta::time::Clock;
 use kaji_node::network;
 use kaji_options::{
@@ -62,7 +63,7 @@ use tokio::{
 /// What every stage has: the options, what follows from them alone, and the audit backends.
 struct Settings {
     options: Options,
-    /// The name by which metrics identify this server.
+    /// The identity of this server, by whose hash metrics distinguish servers.
     server_name: String,
     service_ip: IpAddr,
     node_ranges: Option<NodeRanges>,
@@ -94,7 +95,8 @@ impl Configured {
     pub async fn new(options: Options, environment: Environment) -> Result<Configured, StartError> {
         let mut metrics = Metrics::default();
         let audit = audit::start(&options.audit, &mut metrics).await?;
-        let server_name = format!("apiserver-{}", options.listen);
+        // As in its identity lease: of two servers on different machines the addresses may be the same.
+        let server_name = server_identity::name(&node_name(), options.listen.port());
         let keys = backend::stored_keys(&options)?;
         let encryption =
             Encryption::new(options.encryption.as_ref(), keys, &server_name, &mut metrics).await?;

@@ -46,15 +46,20 @@ impl ReloadMetrics {
     /// Registers them.
     pub fn register(&self, registry: &mut Registry) {
         let what = self.what;
-        let level = if what == "encryption" { "ALPHA" } else { "BETA" };
         let group = registry.sub_registry_with_prefix(format!("apiserver_{what}_config_controller"));
-        let help = format!(
-            "[{level}] Total number of automatic reloads of {what} configuration split by status and apiserver identity."
-        );
+        // Upstream has two wordings.
+        let (level, [total, timestamp], split) = match what {
+            "encryption" => (
+                "ALPHA",
+                ["reload successes and failures", "successful or failed automatic reload"],
+                "apiserver identity",
+            ),
+            _ => ("BETA", ["automatic reloads", "automatic reload"], "status and apiserver identity"),
+        };
+        let help = format!("[{level}] Total number of {total} of {what} configuration split by {split}.");
         group.register("automatic_reloads_total", help, self.reloads.clone());
-        let help = format!(
-            "[{level}] Timestamp of the last automatic reload of {what} configuration split by status and apiserver identity."
-        );
+        let help =
+            format!("[{level}] Timestamp of the last {timestamp} of {what} configuration split by {split}.");
         group.register("automatic_reload_last_timestamp_seconds", help, self.reloaded_at.clone());
         let help = format!(
             "[ALPHA] Information about the last applied {what} configuration with hash as label, split by apiserver identity."
@@ -90,6 +95,27 @@ pub(crate) fn hash(data: &[u8]) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn help_texts_are_upstreams() {
+        for (what, text) in [
+            (
+                "encryption",
+                "reload successes and failures of encryption configuration split by apiserver identity.",
+            ),
+            (
+                "authentication",
+                "automatic reloads of authentication configuration split by status and apiserver identity.",
+            ),
+        ] {
+            let mut registry = Registry::default();
+            let metrics = ReloadMetrics::new(what, "server");
+            metrics.register(&mut registry);
+            metrics.reloaded(true, Timestamp::UNIX_EPOCH);
+            let page = kaji_exposition::encode(&registry);
+            assert!(page.contains(&format!("] Total number of {text}\n")), "{page}");
+        }
+    }
 
     #[test]
     fn writes_upstreams_families() {
