@@ -1,7 +1,7 @@
 //! Group versions that an extension server serves behind the cluster's own: a real server over real TLS in this process.
 
 mod discovery;
-mod extension;
+pub mod extension;
 mod local;
 mod wire;
 
@@ -18,7 +18,7 @@ use serde_json::{Value, json};
 const API_SERVICES: &str = "apiregistration.k8s.io/v1/apiservices";
 
 /// Waits until an APIService's condition has a reason; the whole condition.
-async fn reason(cluster: &TestCluster, name: &str, reason: &str) -> Value {
+pub async fn reason(cluster: &TestCluster, name: &str, reason: &str) -> Value {
     let mut found = Value::Null;
     let looks = |object: Option<&Value>| {
         found = object.map_or(Value::Null, |o| o["status"]["conditions"][0].clone());

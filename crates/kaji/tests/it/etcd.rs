@@ -22,7 +22,8 @@ fn endpoints(etcd: &Etcd) -> Endpoints {
     Endpoints::new([etcd.url()], TlsFiles::default()).unwrap()
 }
 
-fn store(etcd: &Etcd, media_type: StorageMediaType) -> StoreKind {
+/// Objects in an etcd of a test.
+pub fn store(etcd: &Etcd, media_type: StorageMediaType) -> StoreKind {
     StoreKind::Etcd(Box::new(EtcdConfig {
         endpoints: endpoints(etcd),
         prefix: "/registry".into(),
@@ -37,7 +38,7 @@ async fn server(etcd: &Etcd) -> TestCluster {
 }
 
 /// What etcd itself has.
-async fn raw(etcd: &Etcd, prefix: &str) -> Vec<(String, Vec<u8>)> {
+pub async fn raw(etcd: &Etcd, prefix: &str) -> Vec<(String, Vec<u8>)> {
     let options = EtcdOptions { compaction: None, ..EtcdOptions::new(endpoints(etcd), KeyMap::plain("")) };
     let kvs = EtcdStore::open(options).await.unwrap().range(Range::prefix(prefix)).await.unwrap().kvs;
     kvs.into_iter().map(|kv| (kv.key.to_string(), kv.value.to_vec())).collect()

@@ -55,6 +55,7 @@ mod requests;
 mod resource_metrics;
 mod restart;
 mod service_account_tokens;
+mod several_servers;
 mod shutdown;
 mod simulation;
 mod snapshots;
