@@ -15,6 +15,7 @@ mod network;
 mod quotas;
 mod random;
 mod services;
+mod terms;
 
 use crate::bench::{
     Error,
@@ -234,8 +235,17 @@ async fn once(
     let mut complaints = clients.end(&shared).await?;
     let (terms, others) = leaders::check(dir, plan.counts.0, &signals)?;
     complaints.extend(others);
-    writeln!(std::io::stdout(), "{terms} terms of leaders")
-        .map_err(|e| Error::file(Path::new("stdout"), e))?;
+    let mut written = terms::Terms::default();
+    if store == Store::Etcd {
+        written = terms::check(dir, plan.counts.0, &signals)?;
+        complaints.append(&mut written.violations);
+    }
+    let terms::Terms { writes, late, .. } = written;
+    writeln!(
+        std::io::stdout(),
+        "{terms} terms of leaders, {writes} writes of their loops, {late} of them late"
+    )
+    .map_err(|e| Error::file(Path::new("stdout"), e))?;
     Ok((shared.recorder.take(), complaints))
 }
 

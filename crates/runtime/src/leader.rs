@@ -360,6 +360,22 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
+    async fn a_process_that_was_stopped_for_long_ends_its_loops_when_it_wakes_up() {
+        let (client, mut requests) = testing::client();
+        let (_stop, stopped) = watch::channel(false);
+        let (events, mut seen) = mpsc::unbounded_channel();
+        tokio::spawn(election(client).run(stopped, recorded(events)));
+        requests.next().await.json(200, &lease("", "t0"));
+        accept(requests.next().await);
+        assert_eq!(seen.recv().await, Some("began"));
+        tokio::time::advance(Duration::from_secs(30)).await;
+        let woken = Instant::now();
+        // No request was answered: it need not be told that the lease is over.
+        assert_eq!(seen.recv().await, Some("ended"));
+        assert!(woken.elapsed() < Duration::from_millis(10), "{:?}", woken.elapsed());
+    }
+
+    #[tokio::test(start_paused = true)]
     async fn loops_end_when_another_process_has_the_lease() {
         let (client, mut requests) = testing::client();
         let (_stop, stopped) = watch::channel(false);

@@ -7,6 +7,7 @@
 use super::{
     leaders,
     network::{Network, Node},
+    terms,
 };
 use crate::bench::{
     Error,
@@ -254,7 +255,11 @@ impl Cluster {
         if i > 0 {
             copy(&plan.dir.join("d0/pki"), &data.join("pki"))?;
         }
-        let mut process = Process::new(&name, kaji, args.into_iter().map(str::to_owned).collect(), plan.dir);
+        let mut args: Vec<String> = args.into_iter().map(str::to_owned).collect();
+        if plan.store == Store::Etcd {
+            args.extend(terms::flags(plan.dir, i)?);
+        }
+        let mut process = Process::new(&name, kaji, args, plan.dir);
         process.obeys = plan.obeys;
         process.start()?;
         let begun = Instant::now();

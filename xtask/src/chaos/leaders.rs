@@ -15,7 +15,7 @@ use std::{
 /// What `KAJI_LOG` has to be.
 pub const LOG: &str = "warn,kaji_runtime::leader=info";
 /// For how long a server that was paused may go on before it sees that another one leads.
-const WAKES: Duration = Duration::from_secs(1);
+pub const WAKES: Duration = Duration::from_secs(1);
 
 /// The time since the epoch, by the machine's clock, as logs have it.
 pub type Time = Duration;
@@ -39,7 +39,12 @@ impl Signals {
     /// Notes one that is about to be sent.
     pub fn note(&mut self, server: usize, signal: Signal) {
         let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-        self.0.push((now, server, signal));
+        self.note_at(now, server, signal);
+    }
+
+    /// Notes one that was sent then, after all others.
+    pub fn note_at(&mut self, at: Time, server: usize, signal: Signal) {
+        self.0.push((at, server, signal));
     }
 
     fn of(&self, server: usize) -> impl Iterator<Item = (Time, Signal)> {
@@ -103,7 +108,7 @@ fn terms(server: usize, log: &str, signals: &Signals) -> Vec<Term> {
 }
 
 /// For how long a server runs within an interval.
-fn awake(server: usize, from: Time, to: Time, signals: &Signals) -> Duration {
+pub fn awake(server: usize, from: Time, to: Time, signals: &Signals) -> Duration {
     let (mut total, mut begun) = (Duration::ZERO, Some(Time::ZERO));
     let within = |begin: Time, end: Time| end.min(to).saturating_sub(begin.max(from));
     for (at, signal) in signals.of(server) {
