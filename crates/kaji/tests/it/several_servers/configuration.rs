@@ -60,7 +60,7 @@ async fn classified(server: &TestCluster) -> [String; 2] {
 async fn flow_control_counts_at_both_servers() {
     let Some(servers) = Servers::start("flow_control_counts_at_both_servers").await else { return };
     let (a, b) = (&servers.a, &servers.b);
-    let known = async || classified(a).await == classified(b).await && classified(b).await[0] != "";
+    let known = async || classified(a).await == classified(b).await && !classified(b).await[0].is_empty();
     until("both have the schemas that every cluster has", known).await;
     let before = classified(b).await;
     let level = json!({"metadata": {"name": "mine"}, "spec": {"type": "Limited",
