@@ -63,7 +63,7 @@ use tokio::{
 /// What every stage has: the options, what follows from them alone, and the audit backends.
 struct Settings {
     options: Options,
-    /// The identity of this server, by whose hash metrics distinguish servers.
+    /// The identity of this server, that of its lease; metrics show its hash.
     server_name: String,
     service_ip: IpAddr,
     node_ranges: Option<NodeRanges>,
@@ -95,11 +95,9 @@ impl Configured {
     pub async fn new(options: Options, environment: Environment) -> Result<Configured, StartError> {
         let mut metrics = Metrics::default();
         let audit = audit::start(&options.audit, &mut metrics).await?;
-        // As in its identity lease: of two servers on different machines the addresses may be the same.
         let server_name = server_identity::name(&node_name(), options.listen.port());
-        let keys = backend::stored_keys(&options)?;
-        let encryption =
-            Encryption::new(options.encryption.as_ref(), keys, &server_name, &mut metrics).await?;
+        let (file, keys) = (options.encryption.as_ref(), backend::stored_keys(&options)?);
+        let encryption = Encryption::new(file, keys, &server_name, &mut metrics).await?;
         let settings = Settings {
             server_name,
             service_ip: kubernetes_service_ip(&options.service_cidrs)?,

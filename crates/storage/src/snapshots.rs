@@ -44,7 +44,7 @@ pub const BUMP: u64 = 1_000_000_000;
 pub const ETCD_BUMP: u64 = 10_000;
 /// More steps than this are refused for etcd.
 const MOST_STEPS: u64 = 20_000_000;
-/// A name that leads elsewhere is no file of a snapshot's.
+/// A symbolic link is no file of a snapshot's.
 const NO_FOLLOW: i32 = OFlags::NOFOLLOW.bits().cast_signed();
 /// Writes to etcd at a time.
 const WRITES: usize = 64;

@@ -7,7 +7,7 @@
 //! deadline); here it has [`WAKES`] of running.
 //!
 //! Invariants: a write is attributed to the process that its server was at that revision; one that is not in a log (its server was
-//! killed before it was recorded) is not judged, and no other one is blamed for it.
+//! killed before it was recorded) is not examined, and no other process gets it.
 
 use super::leaders::{Signals, Time, WAKES, awake};
 use crate::bench::Error;
@@ -80,7 +80,7 @@ struct Hold {
 /// What one run has shown.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Terms {
-    /// Writes of loops that were judged.
+    /// Writes of loops that were examined.
     pub writes: usize,
     /// Those of processes that had lost their lease, soon after they were woken.
     pub late: usize,
@@ -130,7 +130,7 @@ fn read(server: usize, line: &str) -> Option<Write> {
     })
 }
 
-/// Reads the logs of so many servers, and judges what is in them.
+/// Reads the logs of so many servers, and examines what is in them.
 ///
 /// # Errors
 /// When a log cannot be read.
@@ -147,12 +147,12 @@ pub fn check(dir: &Path, servers: usize, signals: &Signals) -> Result<Terms, Err
         by_lease.entry(write.lease.clone()).or_default().push(write);
     }
     let mut terms = Terms::default();
-    by_lease.values().for_each(|writes| judge(writes, signals, &mut terms));
+    by_lease.values().for_each(|writes| examine(writes, signals, &mut terms));
     Ok(terms)
 }
 
-/// Judges the writes under one lease, in the order of their revisions.
-fn judge(all: &[Write], signals: &Signals, terms: &mut Terms) {
+/// Examines the writes under one lease, in the order of their revisions.
+fn examine(all: &[Write], signals: &Signals, terms: &mut Terms) {
     let holds: Vec<(&Write, &Hold)> =
         all.iter().filter_map(|write| Some((write, write.hold.as_ref()?))).collect();
     for pair in holds.windows(2) {
@@ -243,9 +243,9 @@ mod tests {
         Write { hold: Some(hold), ..write(server, second) }
     }
 
-    fn judged(all: &[Write], signals: &Signals) -> Terms {
+    fn examined(all: &[Write], signals: &Signals) -> Terms {
         let mut terms = Terms::default();
-        judge(all, signals, &mut terms);
+        examine(all, signals, &mut terms);
         terms
     }
 
@@ -258,11 +258,11 @@ mod tests {
             hold(1, 28, "", 1),
             hold(0, 29, "a", 2),
         ];
-        assert_eq!(judged(&good, &Signals::default()), Terms::default());
+        assert_eq!(examined(&good, &Signals::default()), Terms::default());
         let early = [hold(0, 10, "a", 0), hold(0, 12, "a", 0), hold(1, 26, "b", 1)];
-        let found = judged(&early, &Signals::default()).violations;
+        let found = examined(&early, &Signals::default()).violations;
         assert!(found.len() == 1 && found[0].starts_with("a lease is taken before it is over"), "{found:?}");
-        let found = judged(&[hold(0, 10, "a", 3), hold(0, 12, "a", 2)], &Signals::default()).violations;
+        let found = examined(&[hold(0, 10, "a", 3), hold(0, 12, "a", 2)], &Signals::default()).violations;
         assert!(found.len() == 1 && found[0].starts_with("a lease forgets transitions"), "{found:?}");
     }
 
@@ -274,19 +274,19 @@ mod tests {
         let begin = [hold(0, 10, "a", 0), write(0, 12), hold(1, 30, "b", 1)];
         // What it had begun.
         let all = [&begin[..], &[write(1, 35), write(0, 41)]].concat();
-        assert_eq!(judged(&all, &signals), Terms { writes: 3, late: 1, violations: vec![] });
+        assert_eq!(examined(&all, &signals), Terms { writes: 3, late: 1, violations: vec![] });
         // Before the other one has written anything there is nothing that it could spoil.
         let all = [&begin[..], &[write(0, 45), write(1, 46)]].concat();
-        assert_eq!(judged(&all, &signals), Terms { writes: 3, late: 0, violations: vec![] });
+        assert_eq!(examined(&all, &signals), Terms { writes: 3, late: 0, violations: vec![] });
         let all = [&begin[..], &[write(1, 35), write(0, 45)]].concat();
-        let found = judged(&all, &signals).violations;
+        let found = examined(&all, &signals).violations;
         assert!(
             found.len() == 1 && found[0].contains("after it has run for 5s without its lease"),
             "{found:?}"
         );
         // It has it again: another process of the same server is another holder.
         let all = [&begin[..], &[write(1, 35), hold(0, 50, "c", 2), write(0, 51)]].concat();
-        assert_eq!(judged(&all, &signals), Terms { writes: 3, late: 0, violations: vec![] });
+        assert_eq!(examined(&all, &signals), Terms { writes: 3, late: 0, violations: vec![] });
     }
 
     #[test]
@@ -294,7 +294,7 @@ mod tests {
         let holds = [hold(0, 10, "a", 0), hold(1, 30, "b", 1)];
         let stale = Write { received: at(60), done: at(60), ..write(0, 36) };
         let all = [&holds[..], &[write(1, 35), stale, hold(1, 40, "b", 1)]].concat();
-        assert_eq!(judged(&all, &Signals::default()), Terms { writes: 1, late: 0, violations: vec![] });
+        assert_eq!(examined(&all, &Signals::default()), Terms { writes: 1, late: 0, violations: vec![] });
     }
 
     #[test]

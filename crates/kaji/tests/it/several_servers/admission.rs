@@ -1,4 +1,4 @@
-//! What one server is told about admission: policies, webhooks and quotas.
+//! Policies, webhooks and quotas that are written at one server.
 
 use super::Servers;
 use crate::common::{

@@ -1,4 +1,4 @@
-//! Rights, and priority and fairness, that one server is told of.
+//! Rights, and priority and fairness, that are written at one server.
 
 use super::Servers;
 use crate::common::{

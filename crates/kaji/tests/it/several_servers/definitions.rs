@@ -1,4 +1,4 @@
-//! Definitions of custom resources and APIServices that one server is told of.
+//! Definitions of custom resources and APIServices that are written at one server.
 
 use super::Servers;
 use crate::{

@@ -56,7 +56,7 @@ async fn a_namespace_takes_what_the_other_server_creates_meanwhile_with_it() {
     servers.stop().await;
 }
 
-/// A webhook that answers when it is told to.
+/// A webhook that answers once it is opened.
 struct Gate {
     arrived: Arc<Semaphore>,
     opened: Arc<Semaphore>,
