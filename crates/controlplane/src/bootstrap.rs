@@ -22,6 +22,7 @@ use serde_json::{Value, json};
 use std::{
     net::{IpAddr, SocketAddr},
     sync::Arc,
+    time::Duration,
 };
 
 /// Namespaces that always exist.
@@ -39,6 +40,10 @@ const PRIORITY_CLASSES: &[(&str, i64, &str)] = &[
         "Used for system critical pods that must not be moved from their current node.",
     ),
 ];
+
+/// How often an object is tried that another server is writing as well, and the wait between.
+const TRIES: usize = 50;
+const PAUSE: Duration = Duration::from_millis(100);
 
 /// Upstream's metrics-server brings such a role; a name of its own keeps the two apart.
 const METRICS_READER: &str = "kaji:aggregated-metrics-reader";
@@ -229,8 +234,16 @@ async fn ensure(
     if api.get(resource, namespace, kaji_meta::object::name(&object)).is_some() {
         return Ok(());
     }
-    match api.create(resource, namespace, object, false).await {
-        Err(status) if status.code == 409 => Ok(()),
-        other => other.map(drop),
+    for _ in 0..TRIES {
+        match api.create(resource, namespace, object.clone(), false).await {
+            Err(status) if status.code == 409 => return Ok(()),
+            // Another server that starts has allocated the service's address, and the service is not stored yet, or not seen here.
+            Err(status) if status.code == 422 => tokio::time::sleep(PAUSE).await,
+            other => return other.map(drop),
+        }
+        if api.get(resource, namespace, kaji_meta::object::name(&object)).is_some() {
+            return Ok(());
+        }
     }
+    api.create(resource, namespace, object, false).await.map(drop)
 }

@@ -367,7 +367,8 @@ mod tests {
         };
         expect![[r#"the bootstrap token was not of the form "\\A([a-z0-9]{6})\\.([a-z0-9]{16})\\z""#]]
             .assert_eq(&error(|_| {}, "abcdef.0123"));
-        expect![[r#"invalid duration "1d""#]].assert_eq(&error(|c| c.ttl = "1d".into(), TOKEN));
+        expect![[r#"time: unknown unit "d" in duration "1d""#]]
+            .assert_eq(&error(|c| c.ttl = "1d".into(), TOKEN));
         expect!["invalid bootstrap token usage string: x, valid usage options: signing, authentication"]
             .assert_eq(&error(|c| c.usages = vec!["x".into()], TOKEN));
         expect![[r#"bootstrap group "system:masters" is invalid (must match \Asystem:bootstrappers:[a-z0-9:-]{0,255}[a-z0-9]\z)"#]].assert_eq(&error(|c| c.groups = vec!["system:masters".into()], TOKEN));

@@ -40,6 +40,7 @@ pub struct Settings {
 #[derive(Clone, Debug)]
 pub struct Reference {
     first: Run,
+    second: Run,
     final_mask: Mask,
     deletion_mask: Mask,
     points: BTreeMap<(String, String, String), u32>,
@@ -108,7 +109,7 @@ impl Reference {
         let points = first.points.iter().filter_map(both).collect();
         let mut violations = first.violations.clone();
         violations.extend(second.violations.iter().filter(|v| !has(&first.violations, v.law)).cloned());
-        Ok(Reference { first, final_mask, deletion_mask, points, violations })
+        Ok(Reference { first, second, final_mask, deletion_mask, points, violations })
     }
 
     /// Requests until rest.
@@ -117,10 +118,10 @@ impl Reference {
         self.first.requests
     }
 
-    /// Fields and objects that differ by themselves.
+    /// Objects and fields that differ by themselves, and are not compared.
     #[must_use]
-    pub fn masked(&self) -> usize {
-        self.final_mask.len()
+    pub fn not_compared(&self) -> Vec<String> {
+        self.final_mask.names()
     }
 
     /// The requests and events that both runs have.
@@ -129,10 +130,10 @@ impl Reference {
         &self.points
     }
 
-    /// The first run.
+    /// The two runs.
     #[must_use]
-    pub fn run(&self) -> &Run {
-        &self.first
+    pub fn runs(&self) -> [&Run; 2] {
+        [&self.first, &self.second]
     }
 
     /// What is held against a run.

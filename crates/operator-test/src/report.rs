@@ -47,7 +47,10 @@ fn write(path: &Path, text: &str) -> Result<(), ReportError> {
         .map_err(|source| ReportError::File { path: path.to_owned(), source })
 }
 
-/// Writes `report.json`, `junit.xml`, and of each failed run `plan-N.yaml`, `timeline-N.txt` and `timeline-N.html`.
+/// So many objects and fields that differ by themselves are named in a summary.
+const NAMED: usize = 5;
+
+/// Writes `report.json`, `junit.xml`, the timelines of the two runs without faults, and of each failed run `plan-N.yaml`, `timeline-N.txt` and `timeline-N.html`.
 ///
 /// # Errors
 /// When a file cannot be written.
@@ -59,7 +62,9 @@ pub fn write_all(
     fs::create_dir_all(directory)
         .map_err(|source| ReportError::File { path: directory.to_owned(), source })?;
     let mut plans = BTreeMap::new();
-    write(&directory.join("timeline-0.txt"), &timeline(exploration.reference.run()))?;
+    for (number, run) in exploration.reference.runs().into_iter().enumerate() {
+        write(&directory.join(format!("timeline-{number}.txt")), &timeline(run))?;
+    }
     for tried in exploration.tried.iter().filter(|tried| !tried.violations.is_empty()) {
         let number = tried.number;
         let plan = PlanFile {
@@ -115,7 +120,7 @@ fn as_json(exploration: &Exploration, seed: u64, plans: &BTreeMap<usize, PathBuf
         "withoutFaults": {
             "requests": exploration.reference.requests(),
             "violations": exploration.reference.violations,
-            "notCompared": exploration.reference.masked(),
+            "notCompared": exploration.reference.not_compared(),
             "points": points,
         },
         "leftOut": exploration.left_out,
@@ -138,7 +143,7 @@ fn junit(exploration: &Exploration) -> String {
     case(
         &mut out,
         "without faults",
-        exploration.reference.run().millis,
+        exploration.reference.runs()[0].millis,
         &exploration.reference.violations,
         true,
     );
@@ -267,6 +272,14 @@ pub fn summary(exploration: &Exploration, written: &Written) -> String {
     let mut out = String::new();
     for violation in &exploration.reference.violations {
         let _ = writeln!(out, "without faults, {violation}");
+    }
+    let differing = exploration.reference.not_compared();
+    if !differing.is_empty() {
+        let named = differing.iter().take(NAMED).map(String::as_str).collect::<Vec<_>>().join(", ");
+        let more = differing.len().saturating_sub(NAMED);
+        let more = if more > 0 { format!(" and {more} more") } else { String::new() };
+        let _ =
+            writeln!(out, "two runs without faults differ in what is not compared therefore: {named}{more}");
     }
     let mut groups: BTreeMap<String, Vec<&Tried>> = BTreeMap::new();
     for tried in exploration.tried.iter().filter(|tried| !tried.violations.is_empty()) {

@@ -228,6 +228,13 @@ impl Mask {
         self.fields.extend(other.fields);
     }
 
+    /// The objects and fields that differ by themselves.
+    #[must_use]
+    pub fn names(&self) -> Vec<String> {
+        let fields = self.fields.iter().map(|(resource, path)| format!("{path} of {resource}"));
+        self.objects.iter().map(ToString::to_string).chain(fields).collect()
+    }
+
     /// How many objects and fields differ by themselves.
     #[must_use]
     pub fn len(&self) -> usize {

@@ -242,5 +242,5 @@ async fn stands_before_the_server_of_a_client_in_this_process() {
     let create = || Request::post(MAPS).body(b"{}".to_vec()).unwrap();
     assert_eq!(client.request::<Value>(create()).await.unwrap()["data"], "x");
     let lost = client.request::<Value>(create()).await.unwrap_err();
-    assert!(lost.to_string().contains("lost"), "{lost}");
+    assert!(lost.to_string().contains("dropped"), "{lost}");
 }

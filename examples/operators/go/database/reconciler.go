@@ -55,6 +55,14 @@ func (r *reconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Resu
 }
 
 func (r *reconciler) supply(ctx context.Context, db *Database) error {
+	// The cache may show one that is gone, or is about to be: what is made for it is collected at once.
+	present := &Database{}
+	if err := r.live.Get(ctx, client.ObjectKeyFromObject(db), present); err != nil {
+		return client.IgnoreNotFound(err)
+	}
+	if present.UID != db.UID || !present.DeletionTimestamp.IsZero() {
+		return nil
+	}
 	if err := r.credentials(ctx, db); err != nil {
 		return err
 	}

@@ -70,6 +70,13 @@ impl Reconciler {
     }
 
     async fn reconcile(&self, database: &Database) -> Outcome {
+        // The cache may show one that is gone, or is about to be: what is made for it is collected at once.
+        let present = self.api::<Database>(database).get_opt(&database.name_any()).await?;
+        let is_present =
+            |found: Database| found.uid() == database.uid() && found.meta().deletion_timestamp.is_none();
+        if !present.is_some_and(is_present) {
+            return Ok(());
+        }
         self.credentials(database).await?;
         if self.bug == Some(Bug::CrashBetweenWrites) {
             let (settings, service) = (settings(database), service(database));
