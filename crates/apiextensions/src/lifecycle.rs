@@ -388,6 +388,11 @@ fn taken(engine: &Engine, served: &Served, definition: &Value) -> Taken {
 async fn clean_up(engine: &Arc<Engine>, served: &mut Served, definition: &Value) -> Result<bool, LevelError> {
     let name = object::name(definition);
     let going = Going { engine, uid: object::uid(definition), name };
+    // An event may be older than the definition's end: one that is gone must not be served again.
+    let present = engine.get(&definitions(), "", name);
+    if present.is_none_or(|found| object::uid(&found) != going.uid) {
+        return Ok(true);
+    }
     let established = conditions::is_true(definition, "Established");
     if established || served.by_name.contains_key(name) {
         // From now on it takes no new objects. One that another server has established may not have been served here at all.

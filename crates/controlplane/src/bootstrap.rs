@@ -41,7 +41,7 @@ const PRIORITY_CLASSES: &[(&str, i64, &str)] = &[
     ),
 ];
 
-/// How often an object is tried that another server is writing as well, and the wait between.
+/// How often the objects are tried that another server is writing as well, and the wait between.
 const TRIES: usize = 50;
 const PAUSE: Duration = Duration::from_millis(100);
 
@@ -84,6 +84,18 @@ pub struct Facts<'a> {
 /// # Errors
 /// The first write that is rejected.
 pub async fn run(engine: &Arc<Engine>, facts: &Facts<'_>) -> Result<(), Status> {
+    for _ in 0..TRIES {
+        match write(engine, facts).await {
+            // Another server that starts writes the same objects; what is there at the next try is left alone. The address of the
+            // service (422) may be allocated before the service is stored.
+            Err(status) if matches!(status.code, 409 | 422) => tokio::time::sleep(PAUSE).await,
+            other => return other,
+        }
+    }
+    write(engine, facts).await
+}
+
+async fn write(engine: &Arc<Engine>, facts: &Facts<'_>) -> Result<(), Status> {
     let api: &dyn Api = &**engine;
     // As many writes as possible run at the same time, since those that wait together share an fsync.
     let namespaced = async {
@@ -234,16 +246,8 @@ async fn ensure(
     if api.get(resource, namespace, kaji_meta::object::name(&object)).is_some() {
         return Ok(());
     }
-    for _ in 0..TRIES {
-        match api.create(resource, namespace, object.clone(), false).await {
-            Err(status) if status.code == 409 => return Ok(()),
-            // Another server that starts has allocated the service's address, and the service is not stored yet, or not seen here.
-            Err(status) if status.code == 422 => tokio::time::sleep(PAUSE).await,
-            other => return other.map(drop),
-        }
-        if api.get(resource, namespace, kaji_meta::object::name(&object)).is_some() {
-            return Ok(());
-        }
+    match api.create(resource, namespace, object, false).await {
+        Err(status) if status.code == 409 => Ok(()),
+        other => other.map(drop),
     }
-    api.create(resource, namespace, object, false).await.map(drop)
 }
