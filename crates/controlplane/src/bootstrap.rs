@@ -8,7 +8,7 @@
 use crate::{default_storage_class, service_endpoints};
 use futures_util::{
     future::{try_join, try_join_all},
-    try_join,
+    join,
 };
 use jiff::Timestamp;
 use kaji_access::default_roles;
@@ -100,16 +100,18 @@ async fn write(engine: &Arc<Engine>, facts: &Facts<'_>) -> Result<(), Status> {
     // As many writes as possible run at the same time, since those that wait together share an fsync.
     let namespaced = async {
         try_join(namespaces(api), service_cidr(api, facts)).await?;
-        try_join!(
+        let (service, roles, info, trust, tracking, class) = join!(
             kubernetes_service(api, facts),
             default_roles::ensure_namespaced(api),
             cluster_info::ensure(api, facts.url, facts.root_ca),
             cluster_authentication_trust::ensure(api, facts.authentication, facts.now),
             legacy_token_tracking::ensure(api, facts.now, true),
             storage_class(api, facts),
-        )
+        );
+        service.and(roles).and(info).and(trust).and(tracking).and(class)
     };
-    try_join!(
+    // None is dropped when another one fails: an address that was allocated would have no service.
+    let (namespaced, priorities, metrics, history, refusals, decisions, explanations, roles, flows, services) = join!(
         namespaced,
         priority_classes(api),
         metrics_reader(api),
@@ -120,8 +122,9 @@ async fn write(engine: &Arc<Engine>, facts: &Facts<'_>) -> Result<(), Status> {
         default_roles::ensure_cluster_wide(api, facts.features),
         kaji_server::flowcontrol::ensure(engine),
         kaji_aggregator::ensure(engine),
-    )
-    .map(drop)
+    );
+    let readers = metrics.and(history).and(refusals).and(decisions).and(explanations);
+    namespaced.and(priorities).and(readers).and(roles).and(flows).and(services).map(drop)
 }
 
 async fn namespaces(api: &dyn Api) -> Result<(), Status> {
@@ -229,7 +232,8 @@ async fn kubernetes_service(api: &dyn Api, facts: &Facts<'_>) -> Result<(), Stat
         }
         service_endpoints::write(api, &[facts.advertise.ip()].into(), facts.advertise.port()).await
     };
-    try_join(ensure(api, &services, "default", service), endpoints).await.map(drop)
+    let (service, endpoints) = join!(ensure(api, &services, "default", service), endpoints);
+    service.and(endpoints).map(drop)
 }
 
 fn object(api_version: &str, kind: &str, name: &str) -> Value {
