@@ -2,6 +2,7 @@
 //
 // Everything goes through the normal API with the user's token; nothing is kept that a second look would not show.
 import { signal } from "./vendor.js";
+import { pause } from "./load.js";
 import { session, signOut } from "./session.js";
 
 /** `online`, or since when nothing was answered. */
@@ -22,13 +23,6 @@ export class ApiError extends Error {
     this.causes = status.details?.causes ?? [];
     this.status = status;
   }
-}
-
-export function pause(ms, signal) {
-  return new Promise((done, fail) => {
-    const timer = setTimeout(done, ms);
-    signal?.addEventListener("abort", () => { clearTimeout(timer); fail(signal.reason); }, { once: true });
-  });
 }
 
 const delay = (tries) => Math.min(15_000, 400 * 2 ** tries) * (0.6 + Math.random() * 0.4);

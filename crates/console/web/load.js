@@ -1,7 +1,13 @@
 // Modules that are loaded when a view needs them, and requests at the start of a page: tried again when the connection breaks.
 const TRIES = 6;
 
-const pause = (tries) => new Promise((done) => { setTimeout(done, Math.min(5_000, 150 * 2 ** tries)); });
+/** Waits; fails as soon as `signal` aborts. */
+export function pause(ms, signal) {
+  return new Promise((done, fail) => {
+    const timer = setTimeout(done, ms);
+    signal?.addEventListener("abort", () => { clearTimeout(timer); fail(signal.reason); }, { once: true });
+  });
+}
 
 async function again(attempt) {
   for (let tries = 0; ; tries++) {
@@ -9,7 +15,7 @@ async function again(attempt) {
       return await attempt(tries);
     } catch (error) {
       if (tries >= TRIES) throw error;
-      await pause(tries);
+      await pause(Math.min(5_000, 150 * 2 ** tries));
     }
   }
 }

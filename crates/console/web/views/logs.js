@@ -3,7 +3,8 @@
 // Each container is asked again for what came since its last line, and not followed by a connection of its own: browsers keep six to a
 // plain-HTTP server, and a question that is asked again survives a broken connection.
 import { html, useEffect, useMemo, useRef, useState } from "../vendor.js";
-import { listAll, pause, query, request } from "../api.js";
+import { listAll, query, request } from "../api.js";
+import { pause } from "../load.js";
 import { collectionPath, find, namespace, namespaces, objectPath } from "../kinds.js";
 import { Empty, Failure } from "../ui.js";
 

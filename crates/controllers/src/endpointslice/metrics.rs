@@ -7,9 +7,9 @@
 //! endpoints of both address families count, and a sync with both is one of `endpointslices_changed_per_sync`.
 
 use super::{hints::Preference, pack::Packed};
+use crate::shared::endpoints::count_changes;
 use kaji_runtime::{
-    Buckets, Key, Metric, Moment, Plan, Sample, Write,
-    client::Target,
+    Buckets, Key, Metric, Moment, Plan, Sample,
     objects::{EndpointPort, Service},
 };
 use std::{
@@ -161,22 +161,11 @@ pub fn counted(plan: Plan) -> Plan {
 }
 
 /// Counts a sync with its changes.
-pub fn synced(mut plan: Plan, service: &Service, families: &[Tally]) -> Plan {
-    let operation = |write: &Write| match write {
-        Write::Create { .. } => "create",
-        Write::Update { .. } | Write::Patch { .. } => "update",
-        Write::Delete { .. } => "delete",
-    };
-    let writes = plan.writes().map(|write| (write.target().clone(), operation(write)));
-    let mut changes: Vec<(Target, &str)> = writes.collect();
+pub fn synced(plan: Plan, service: &Service, families: &[Tally]) -> Plan {
     let topology = if Preference::of(service) == Preference::Auto { "Auto" } else { "Disabled" };
     let distribution = distribution(service).unwrap_or_default().to_owned();
-    let changed = CHANGED.count([topology.into(), distribution.into()], changes.len());
-    // Creations have one target, which counts each of them.
-    changes.dedup();
-    for (target, operation) in changes {
-        plan = plan.observe(Moment::Written(target), CHANGES.one([operation.into()]));
-    }
+    let changed = CHANGED.count([topology.into(), distribution.into()], plan.writes().count());
+    let mut plan = count_changes(plan, &CHANGES);
     for family in families {
         plan = plan
             .observe(Moment::Decided, ADDED.count([], family.added))

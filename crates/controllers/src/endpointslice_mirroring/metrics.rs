@@ -3,10 +3,9 @@
 //! Source: upstream's `pkg/controller/endpointslicemirroring/metrics`. The gauges are read from the slices that there are.
 
 use super::{Group, MANAGER};
-use crate::shared::endpoints::managed_by;
+use crate::shared::endpoints::{count_changes, managed_by};
 use kaji_runtime::{
-    Buckets, Metric, Moment, Plan, Sample, Snapshot, Write,
-    client::Target,
+    Buckets, Metric, Moment, Plan, Sample, Snapshot,
     objects::{Endpoint, EndpointSlice},
 };
 use std::{collections::BTreeMap, sync::Arc};
@@ -104,19 +103,8 @@ impl Totals {
 }
 
 /// Counts the changes of a sync.
-pub fn mirrored(mut plan: Plan, totals: Totals) -> Plan {
-    let operation = |write: &Write| match write {
-        Write::Create { .. } => "create",
-        Write::Update { .. } | Write::Patch { .. } => "update",
-        Write::Delete { .. } => "delete",
-    };
-    let writes = plan.writes().map(|write| (write.target().clone(), operation(write)));
-    let mut changes: Vec<(Target, &str)> = writes.collect();
-    // Creations have one target, which counts each of them.
-    changes.dedup();
-    for (target, operation) in changes {
-        plan = plan.observe(Moment::Written(target), CHANGES.one([operation.into()]));
-    }
+pub fn mirrored(plan: Plan, totals: Totals) -> Plan {
+    let mut plan = count_changes(plan, &CHANGES);
     let Totals { added, updated, removed, skipped } = totals;
     for (metric, count) in [(&ADDED, added), (&UPDATED, updated), (&REMOVED, removed), (&SKIPPED, skipped)] {
         plan = plan.observe(Moment::Decided, metric.count([], count));

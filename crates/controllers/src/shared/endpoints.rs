@@ -9,7 +9,7 @@
 pub mod subsets;
 
 use kaji_runtime::{
-    Change, Key, Meta, Plan, Projection, Step, View, Write,
+    Change, Key, Meta, Metric, Moment, Plan, Projection, Step, View, Write,
     client::Target,
     objects::{ContainerPort, EndpointPort, EndpointSlice, Pod, SERVICE_NAME_LABEL, Service, ServicePort},
 };
@@ -49,6 +49,22 @@ pub fn keys_of_pod(change: &Change<Pod>, view: &View) -> Vec<Key> {
     keys.sort_unstable();
     keys.dedup();
     keys
+}
+
+/// Counts the writes of a plan when they are made, by their operation (the label of `changes`).
+pub fn count_changes(plan: Plan, changes: &'static Metric) -> Plan {
+    let operation = |write: &Write| match write {
+        Write::Create { .. } => "create",
+        Write::Update { .. } | Write::Patch { .. } => "update",
+        Write::Delete { .. } => "delete",
+    };
+    let writes = plan.writes().map(|write| (write.target().clone(), operation(write)));
+    let mut counted: Vec<(Target, &str)> = writes.collect();
+    // Creations have one target, which counts each of them.
+    counted.dedup();
+    counted.into_iter().fold(plan, |plan, (target, operation)| {
+        plan.observe(Moment::Written(target), changes.one([operation.into()]))
+    })
 }
 
 /// The service, past and present, of a slice that `manager` manages or managed.
