@@ -50,7 +50,8 @@ step_etcd_build() {
     return
   fi
   (cd tests/etcd/server && nice -n 19 go build -o "$tools/etcd" go.etcd.io/etcd/server/v3)
-  "$tools/etcd" --version | head -1
+  # All of it is read: a pipe that is closed early ends the writer with a signal, and the step with it.
+  "$tools/etcd" --version | sed -n 1p
 }
 
 # xtask is built with the features of the whole workspace, so that its dependencies are those of the tests.

@@ -20,7 +20,7 @@ trap 'rm -rf "$work"' EXIT
 
 package=${KAJI_KERNEL_PACKAGE-}
 if [[ -z $package ]]; then
-  name=$(apt-cache depends linux-image-cloud-amd64 2>/dev/null | sed -n 's/.*Depends: \(linux-image-[0-9].*\)/\1/p' | head -n 1)
+  name=$(apt-cache depends linux-image-cloud-amd64 2>/dev/null | sed -n 's/.*Depends: \(linux-image-[0-9].*\)/\1/p' | sed -n 1p)
   if [[ -z $name ]] || ! (cd "$work" && apt-get download -qq "$name" >/dev/null 2>&1); then
     echo "SKIPPED cgroup2: the package linux-image-cloud-amd64 cannot be fetched"
     exit 0
@@ -165,7 +165,7 @@ Y
 }
 pod limited "echo started; sleep 100000"
 soon "a pod with limits runs" becomes pod/limited condition=Ready
-inside=$(find $cgroup -type d -path '*kubepods*/pod*/*' | head -n 1)
+inside=$(find $cgroup -type d -path '*kubepods*/pod*/*' -print -quit)
 of_inside() { [ "$(cat "$inside/$1")" = "$2" ]; }
 soon "its memory is limited" of_inside memory.max 33554432
 soon "its processor time is limited" of_inside cpu.max "50000 100000"
