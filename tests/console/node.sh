@@ -25,4 +25,4 @@ if node "$(dirname "$0")/node.mjs"; then passed=$((passed + 1)); else failed=$((
 # Containers outlive their server, and other walks look for what is left.
 uid=$(field pod shell '{.metadata.uid}')
 k delete pod shell --now >/dev/null
-soon "nothing of the pod is left" eval "! find /sys/fs/cgroup -path '*kubepods*' -name '*$uid*' | grep -q ."
+soon "nothing of the pod is left" eval "[[ -z \$(find /sys/fs/cgroup -path '*kubepods*' -name '*$uid*') ]]"

@@ -165,12 +165,12 @@ soon "the next pull has the mirror that the file names by then" is Running field
 k delete pods --all --now >/dev/null
 k delete deployment web >/dev/null
 soon "pods go" shows "No resources found" k get pods
-none_left() { ! pgrep -f "^$KAJI shim .*$work" && ! grep -q "$work" /proc/mounts && ! ip -o link | grep -qE ' k[ji][0-9a-f]{12}'; }
+none_left() { ! pgrep -f "^$KAJI shim .*$work" && ! grep -q "$work" /proc/mounts && [[ -z $(ip -o link | grep -E ' k[ji][0-9a-f]{12}') ]]; }
 soon "no process, mount or interface is left" none_left
 kill -TERM "$server"
 soon "the server ends" eval "! kill -0 $server 2>/dev/null"
 server=
 reset() { "$KAJI" node reset --data-dir "$work/data"; }
 soon "the node is reset" shows "Nothing of the node" reset
-nothing() { ! ip -o link | grep -q kaji && ! ip -o address | grep -vE ' (lo|uplink|far) ' | grep -q . && ! ip -6 route | grep -q fd00:10:244; }
+nothing() { [[ -z $(ip -o link | grep kaji; ip -o address | grep -vE ' (lo|uplink|far) '; ip -6 route | grep fd00:10:244) ]]; }
 soon "no address or route is left" nothing

@@ -63,7 +63,7 @@ soon "with the same containers" is "$before" identity
 kill -TERM "$server"
 soon "the server ends" eval "! kill -0 $server 2>/dev/null"
 server=
-none_left() { ! pgrep -f "^$KAJI (shim|agent) .*$work" && ! grep -q "$work" /proc/mounts && ! ip -o link | grep -v " lo:" | grep -q .; }
+none_left() { ! pgrep -f "^$KAJI (shim|agent) .*$work" && ! grep -q "$work" /proc/mounts && [[ -z $(ip -o link | grep -v " lo:") ]]; }
 soon "no process, mount or interface is left" none_left
 soon "no sandbox, layer of a container or record is left" nothing_of_pods "$work/data/nodes"
 no_tables() { ! command -v nft >/dev/null || ! nft list tables | grep kaji; }

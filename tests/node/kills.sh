@@ -140,12 +140,12 @@ k delete pods --all --now >/dev/null
 soon "pods go" shows "No resources found" k get pods
 soon "no process is left" eval "! pgrep -f '^$KAJI shim .*$work|^sh -c echo start >>/h/pod-'"
 soon "no mount is left" eval "! grep -q '$work/data' /proc/mounts"
-soon "no interface is left" eval "! ip -o link show type veth | grep -vE 'uplink|far' | grep -q ."
-soon "no cgroup of a pod is left" eval "! find /sys/fs/cgroup -path '*kubepods*' -type d -name 'pod*' | grep -q ."
-soon "no directory of a pod, sandbox or container is left" eval "! find $work/data -mindepth 1 \\( -path '*/kubelet/pods/*' -o -path '*/containers/sandboxes/*' -o -path '*/containers/containers/*' -o -path '*/leases/*' \\) | grep ."
-soon "no log is left" eval "! find /var/log/pods /var/log/containers -mindepth 1 | grep -q ."
+soon "no interface is left" eval "[[ -z \$(ip -o link show type veth | grep -vE 'uplink|far') ]]"
+soon "no cgroup of a pod is left" eval "[[ -z \$(find /sys/fs/cgroup -path '*kubepods*' -type d -name 'pod*') ]]"
+soon "no directory of a pod, sandbox or container is left" eval "[[ -z \$(find $work/data -mindepth 1 \\( -path '*/kubelet/pods/*' -o -path '*/containers/sandboxes/*' -o -path '*/containers/containers/*' -o -path '*/leases/*' \\)) ]]"
+soon "no log is left" eval "[[ -z \$(find /var/log/pods /var/log/containers -mindepth 1) ]]"
 if command -v nft >/dev/null; then
-  soon "no rule names a pod" eval "! nft list ruleset | grep -q 'pod-'"
+  soon "no rule names a pod" eval "[[ -z \$(nft list ruleset | grep 'pod-') ]]"
 fi
 kill -TERM "$server"
 soon "the server ends" eval "! kill -0 $server 2>/dev/null"

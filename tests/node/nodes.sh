@@ -261,7 +261,7 @@ soon "pods go" shows "No resources found" k get pods
 none_left() { ! pgrep -f "^$KAJI shim .*$work" && ! grep -q "$work" /proc/mounts; }
 soon "no process or mount is left" none_left
 # Other nodes of the machine may have pods.
-no_cgroup_left() { ! find /sys/fs/cgroup -path '*kubepods*' -type d -name 'pod*' | grep -qF "$uids"; }
+no_cgroup_left() { [[ -z $(find /sys/fs/cgroup -path '*kubepods*' -type d -name 'pod*' | grep -F "$uids") ]]; }
 soon "no cgroup of a pod is left" no_cgroup_left
 for each in a b; do
   # shellcheck disable=SC2034

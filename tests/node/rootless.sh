@@ -160,7 +160,7 @@ at_once_and_again() {
 as_user_in_shell() { (as_user "$@"); }
 nothing_left() {
   [[ ! -e $home/data/containers && ! -e $home/data/kubelet/pods ]] && ! grep -q "$home" /proc/mounts \
-    && ! ip -o link | grep -v " lo:" | grep -q .
+    && [[ -z $(ip -o link | grep -v " lo:") ]]
 }
 
 if command -v newuidmap >/dev/null && [[ -e /etc/subuid && -e /etc/subgid ]]; then

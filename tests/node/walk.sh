@@ -162,12 +162,12 @@ rm "$work/data/kubelet/manifests/st.yaml"
 k delete deployment web >/dev/null
 k delete pods --all --now >/dev/null
 soon "pods go" shows "No resources found" k get pods
-none_left() { ! pgrep -f "^$KAJI shim" && ! grep -q "$work" /proc/mounts && ! ip -o link show type veth | grep -vE "uplink|far" | grep -q .; }
+none_left() { ! pgrep -f "^$KAJI shim" && ! grep -q "$work" /proc/mounts && [[ -z $(ip -o link show type veth | grep -vE "uplink|far") ]]; }
 soon "no process, mount or interface is left" none_left
-no_cgroup_left() { ! find /sys/fs/cgroup -path '*kubepods*' -type d -name 'pod*' | grep -q .; }
+no_cgroup_left() { [[ -z $(find /sys/fs/cgroup -path '*kubepods*' -type d -name 'pod*') ]]; }
 soon "the volume outlives its pods" grep -q after "$work/local/new"
 soon "no cgroup of a pod is left" no_cgroup_left
-no_log_left() { ! find /var/log/pods -mindepth 1 | grep -q .; }
+no_log_left() { [[ -z $(find /var/log/pods -mindepth 1) ]]; }
 soon "no log is left" no_log_left
 kill -TERM "$server"
 soon "the server ends" eval "! kill -0 $server 2>/dev/null"
