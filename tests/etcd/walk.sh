@@ -133,6 +133,14 @@ start load python3 "$here/load.py" "https://127.0.0.1:$balanced" "$work/certific
 
 # What happens to the processes while the walk goes on, in this shell, which is their parent.
 servers_restarted=0 members_restarted=0
+
+# The step "describe" lists the pods of a deployment that it has just changed, and describes the first in another request: a pod that
+# the rolling update removes in between is not found, on any cluster. That alone is no failure of the walk.
+pod_went_between_requests() {
+  [[ $(grep '^FAIL' "$work/walk.out") == "FAIL  describe" ]] \
+    && grep -A1 '^FAIL  describe' "$work/walk.out" | grep -E 'Error from server \(NotFound\): pods "test-[^"]*" not found' >>"$work/walk.races"
+}
+
 walk() {
   local begun=$SECONDS server_at=$((SECONDS + 5)) member_at=$((SECONDS + 15)) walk i
   bash "$walkthrough" >"$work/walk.out" 2>&1 &
@@ -158,11 +166,20 @@ walk() {
     fi
     sleep 0.2
   done
-  wait "$walk" || failed=1
+  local code=0
+  wait "$walk" || code=$?
   grep -A12 '^FAIL' "$work/walk.out" || true
   say "the walk: $(tail -n 1 "$work/walk.out"), in $((SECONDS - begun)) s"
+  return $code
 }
-for ((n = 0; n < ${KAJI_WALKS:-1}; n++)); do walk; done
+for ((n = 0; n < ${KAJI_WALKS:-1}; n++)); do
+  walk && continue
+  if ((n < 2)) && pod_went_between_requests; then
+    say "the walk is repeated"
+    walk && continue
+  fi
+  failed=1
+done
 
 kill -TERM "${pids[load]}"
 wait "${pids[load]}" || failed=1
