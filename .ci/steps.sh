@@ -132,7 +132,13 @@ step_chaos() {
   cargo build --workspace --features kaji/chaos --bin chaos-server --quiet
   target/debug/xtask chaos --store embedded --seconds 60 --chaos-server target/debug/chaos-server
   if command -v etcd >/dev/null && command -v etcdctl >/dev/null; then
-    target/debug/xtask chaos --store etcd --seconds 60 --chaos-server target/debug/chaos-server
+    local disks=()
+    if unshare --mount losetup --find >/dev/null 2>&1 && command -v mkfs.ext4 >/dev/null; then
+      disks=(--member-disks)
+    else
+      echo "SKIPPED member-disks: no file system can be mounted from a file here"
+    fi
+    target/debug/xtask chaos --store etcd --seconds 60 --chaos-server target/debug/chaos-server ${disks[@]+"${disks[@]}"}
   else
     echo "SKIPPED etcd: there is no etcd, or no etcdctl, in the PATH"
   fi

@@ -8,6 +8,7 @@ mod actors;
 mod budgets;
 mod check;
 mod cluster;
+mod disks;
 mod faults;
 mod history;
 mod leaders;
@@ -95,6 +96,10 @@ pub struct Args {
     /// Members of etcd.
     #[arg(long, default_value_t = 3)]
     members: usize,
+    /// Gives each member of etcd a disk of its own that stands still, is full, fails, and loses its power. Needs root, loop devices,
+    /// e2fsprogs, util-linux and python3.
+    #[arg(long)]
+    member_disks: bool,
 }
 
 /// What ends the command.
@@ -122,6 +127,10 @@ pub enum ChaosError {
 /// # Errors
 /// When something does not hold, or processes do not start.
 pub fn run(root: &Path, args: &Args) -> Result<(), ChaosError> {
+    if args.member_disks {
+        // Before there are other threads, which are to be in it too.
+        disks::enter_namespace()?;
+    }
     let now = || SystemTime::now().duration_since(UNIX_EPOCH).map_or(1, |since| since.as_secs());
     let seed = args.seed.unwrap_or_else(now);
     if !args.nightly {
@@ -166,6 +175,9 @@ fn replay(args: &Args, store: Store, seconds: u64, seed: u64) -> String {
             etcd.display(),
             etcdctl.display()
         );
+        if args.member_disks {
+            command += " --member-disks";
+        }
     }
     command
 }
@@ -207,6 +219,7 @@ async fn once(
     let plan = Plan {
         programs: (&program, &args.etcd, &args.etcdctl),
         obeys: args.chaos_server.is_some(),
+        member_disks: args.member_disks,
         dir,
         store,
         counts: (if store == Store::Etcd { args.servers } else { 1 }, args.members),

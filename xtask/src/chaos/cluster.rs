@@ -5,6 +5,7 @@
 //! started again have the same data, address and flags.
 
 use super::{
+    disks::Disk,
     leaders,
     network::{Network, Node},
     terms,
@@ -134,6 +135,8 @@ pub struct Cluster {
     direct: Vec<Arc<Target>>,
     /// Members of etcd.
     pub members: Vec<Process>,
+    /// Their disks, where they have disks of their own. After the members: those end first.
+    pub disks: Vec<Disk>,
     /// Their URLs.
     urls: String,
     /// What lies between clients, servers and members.
@@ -169,7 +172,7 @@ async fn members(
     for (i, [client, peer, proxy]) in ports.iter().enumerate() {
         network.proxy(*proxy, (None, Node::Member(i)), *peer).await?;
         let name = format!("m{i}");
-        let data = dir.join(&name).display().to_string();
+        let data = dir.join(&name).join("data").display().to_string();
         let [client, peer, proxy] = [client, peer, proxy].map(|port| format!("http://127.0.0.1:{port}"));
         let args = [
             ["--name", &name],
@@ -202,6 +205,8 @@ pub struct Plan<'a> {
     pub programs: (&'a Path, &'a Path, &'a Path),
     /// Whether servers obey orders.
     pub obeys: bool,
+    /// Whether members have disks of their own.
+    pub member_disks: bool,
     /// Where everything is.
     pub dir: &'a Path,
     /// Which store the servers have.
@@ -219,10 +224,12 @@ impl Cluster {
             Store::Embedded => (vec![], vec![]),
             Store::Etcd => members(etcd, plan.dir, count, &mut network).await?,
         };
+        let made = etcds.iter().filter(|_| plan.member_disks).map(|etcd| Disk::make(plan.dir, &etcd.name));
+        let disks = made.collect::<Result<Vec<_>, Error>>()?;
         etcds.iter_mut().try_for_each(Process::start)?;
         let (targets, direct) = (vec![], vec![]);
         let mut cluster =
-            Cluster { servers: vec![], targets, direct, members: etcds, urls: urls(&ports), network };
+            Cluster { servers: vec![], targets, direct, members: etcds, disks, urls: urls(&ports), network };
         for i in 0..servers {
             cluster.add_server(plan, i, &ports).await?;
         }

@@ -5,6 +5,7 @@
 
 use super::{
     cluster::Cluster,
+    disks::DiskFault,
     leaders::{Signal, Signals},
     network::{self, Effect, Node, Rule},
     random::Random,
@@ -48,6 +49,10 @@ enum Fault {
     Kill(Victim),
     /// All members are killed at once, as when the power fails.
     KillMembers,
+    /// The disk of a member has a fault, after which the member goes on if it can, or is started again.
+    MemberDisk(usize, DiskFault),
+    /// The power of all members fails.
+    MembersPower,
     /// A server ends with notice; it is killed if it does not.
     Terminate(usize),
     /// A server's watch of etcd breaks off, the others write, and what they have written is compacted.
@@ -103,16 +108,44 @@ impl<'a> Disturber<'a> {
         while self.begun.elapsed() < time {
             let quiet = Duration::from_millis(self.random.between(300, 3000));
             sleep(quiet.min(time.saturating_sub(self.begun.elapsed()))).await;
-            let counts = (self.cluster.servers.len(), self.cluster.members.len());
-            let fault = draw(&mut self.random, counts, self.obeys);
+            self.restart_ended_members()?;
+            let Cluster { servers, members, disks, .. } = &*self.cluster;
+            let targets = Targets {
+                servers: servers.len(),
+                members: members.len(),
+                obeys: self.obeys,
+                member_disks: !disks.is_empty(),
+            };
+            let fault = draw(&mut self.random, targets);
             writeln!(self.log, "{:8.3} {fault:?}", self.begun.elapsed().as_secs_f64())
                 .map_err(|e| Error::file(&self.path, e))?;
             self.make(fault).await?;
         }
+        self.restart_ended_members()?;
         for server in 0..self.cluster.servers.len() {
             self.cluster.ready(server).await?;
         }
         Ok(self.signals)
+    }
+
+    /// A member that could not write ends by itself, maybe only after its disk is good again.
+    fn restart_ended_members(&mut self) -> Result<(), Error> {
+        if self.cluster.disks.is_empty() {
+            return Ok(());
+        }
+        for member in
+            self.cluster.members.iter_mut().filter_map(|member| member.has_ended().then_some(member))
+        {
+            writeln!(
+                self.log,
+                "{:8.3} {} has ended by itself",
+                self.begun.elapsed().as_secs_f64(),
+                member.name
+            )
+            .map_err(|e| Error::file(&self.path, e))?;
+            member.start()?;
+        }
+        Ok(())
     }
 
     async fn make(&mut self, fault: Fault) -> Result<(), Error> {
@@ -121,15 +154,7 @@ impl<'a> Disturber<'a> {
         match fault {
             Fault::Pause(victim) => self.pause(victim, pause).await,
             Fault::Faint(server) => self.pause(Victim::Server(server), LONG).await,
-            Fault::Isolate(server, effect) => {
-                let node = Some(Node::Server(server));
-                let members = (0..self.cluster.members.len()).map(|member| Some(Node::Member(member)));
-                let both = members.flat_map(|member| [(node, member), (member, node)]);
-                let rules = both.map(|(from, to)| Rule { from, to, effect }).collect();
-                self.cluster.network.set(rules);
-                sleep(LONG).await;
-                self.cluster.network.set(vec![]);
-            }
+            Fault::Isolate(server, effect) => self.isolate(server, effect).await,
             Fault::Kill(victim) => {
                 self.kill(victim);
                 sleep(gap).await;
@@ -138,6 +163,14 @@ impl<'a> Disturber<'a> {
             Fault::KillMembers => {
                 self.cluster.members.iter_mut().for_each(|member| member.kill());
                 sleep(gap).await;
+                self.cluster.members.iter_mut().try_for_each(|member| member.start())?;
+            }
+            Fault::MemberDisk(member, fault) => self.fail_disk(member, fault, pause).await?,
+            Fault::MembersPower => {
+                self.cluster.disks.iter().try_for_each(|disk| disk.begin(DiskFault::PowerLoss))?;
+                self.cluster.members.iter_mut().for_each(|member| member.kill());
+                sleep(gap).await;
+                self.cluster.disks.iter().try_for_each(|disk| disk.end(DiskFault::PowerLoss))?;
                 self.cluster.members.iter_mut().try_for_each(|member| member.start())?;
             }
             Fault::Terminate(server) => {
@@ -183,6 +216,16 @@ impl<'a> Disturber<'a> {
         Ok(())
     }
 
+    async fn isolate(&mut self, server: usize, effect: Effect) {
+        let node = Some(Node::Server(server));
+        let members = (0..self.cluster.members.len()).map(|member| Some(Node::Member(member)));
+        let both = members.flat_map(|member| [(node, member), (member, node)]);
+        let rules = both.map(|(from, to)| Rule { from, to, effect }).collect();
+        self.cluster.network.set(rules);
+        sleep(LONG).await;
+        self.cluster.network.set(vec![]);
+    }
+
     async fn forget(&mut self, server: usize, pause: Duration) -> Result<(), Error> {
         self.signal(Victim::Server(server), "-STOP");
         self.cluster.members.iter_mut().for_each(|member| member.kill());
@@ -190,6 +233,22 @@ impl<'a> Disturber<'a> {
         sleep(Duration::from_secs(2) + pause).await;
         self.cluster.compact(self.etcdctl)?;
         self.signal(Victim::Server(server), "-CONT");
+        Ok(())
+    }
+
+    async fn fail_disk(&mut self, member: usize, fault: DiskFault, pause: Duration) -> Result<(), Error> {
+        self.cluster.disks[member].begin(fault)?;
+        if fault != DiskFault::PowerLoss {
+            sleep(pause).await;
+        }
+        let loses = matches!(fault, DiskFault::ReadOnly | DiskFault::PowerLoss);
+        if loses {
+            self.kill(Victim::Member(member));
+        }
+        self.cluster.disks[member].end(fault)?;
+        if loses {
+            self.cluster.members[member].start()?;
+        }
         Ok(())
     }
 
@@ -240,8 +299,20 @@ impl<'a> Disturber<'a> {
     }
 }
 
-/// A fault of so many servers and members of etcd.
-fn draw(random: &mut Random, (servers, members): (usize, usize), obeys: bool) -> Fault {
+/// What faults can be about.
+#[derive(Clone, Copy)]
+struct Targets {
+    servers: usize,
+    members: usize,
+    /// Servers obey orders about their disks and clocks.
+    obeys: bool,
+    /// Members have disks that can be made to fail.
+    member_disks: bool,
+}
+
+/// A fault of something that there is.
+fn draw(random: &mut Random, targets: Targets) -> Fault {
+    let Targets { servers, members, obeys, member_disks } = targets;
     let server = random.below(servers as u64) as usize;
     let victim = match members as u64 {
         0 => Victim::Server(server),
@@ -255,7 +326,16 @@ fn draw(random: &mut Random, (servers, members): (usize, usize), obeys: bool) ->
             _ => Fault::Faint(server),
         };
     }
-    // The embedded store has a disk that can be made to fail; etcd's cannot.
+    if member_disks && members > 0 && random.below(4) == 0 {
+        return match random.below(8) {
+            0 => Fault::MembersPower,
+            _ => {
+                let fault = DiskFault::ALL[random.below(DiskFault::ALL.len() as u64) as usize];
+                Fault::MemberDisk(random.below(members as u64) as usize, fault)
+            }
+        };
+    }
+    // The embedded store's disk is the server's.
     let disk = obeys && members == 0;
     match random.below(20) {
         0..=3 => Fault::Pause(victim),
@@ -287,9 +367,10 @@ mod tests {
     use super::*;
     use std::collections::BTreeSet;
 
-    fn drawn(counts: (usize, usize), obeys: bool) -> BTreeSet<String> {
+    fn drawn((servers, members): (usize, usize), obeys: bool, member_disks: bool) -> BTreeSet<String> {
         let mut random = Random::new(7, 0);
-        let faults = (0..2000).map(|_| draw(&mut random, counts, obeys));
+        let targets = Targets { servers, members, obeys, member_disks };
+        let faults = (0..2000).map(|_| draw(&mut random, targets));
         faults
             .map(|fault| format!("{fault:?}").split(['(', ' ']).next().unwrap_or_default().to_owned())
             .collect()
@@ -298,11 +379,22 @@ mod tests {
     #[test]
     fn each_store_has_its_faults() {
         let of = |names: &[&str]| names.iter().map(|name| (*name).to_owned()).collect::<BTreeSet<_>>();
-        assert_eq!(drawn((1, 0), false), of(&["Kill", "Network", "Pause", "Terminate"]));
+        assert_eq!(drawn((1, 0), false, false), of(&["Kill", "Network", "Pause", "Terminate"]));
         let all = ["Clock", "Disk", "Kill", "Network", "Pause", "Power", "Sync", "Terminate"];
-        assert_eq!(drawn((1, 0), true), of(&all));
-        let all =
-            ["Clock", "Faint", "Forget", "Isolate", "Kill", "KillMembers", "Network", "Pause", "Terminate"];
-        assert_eq!(drawn((2, 3), true), of(&all));
+        assert_eq!(drawn((1, 0), true, true), of(&all));
+        let mut all = of(&[
+            "Clock",
+            "Faint",
+            "Forget",
+            "Isolate",
+            "Kill",
+            "KillMembers",
+            "Network",
+            "Pause",
+            "Terminate",
+        ]);
+        assert_eq!(drawn((2, 3), true, false), all);
+        all.extend(of(&["MemberDisk", "MembersPower"]));
+        assert_eq!(drawn((2, 3), true, true), all);
     }
 }
