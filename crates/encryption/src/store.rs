@@ -1,8 +1,8 @@
 //! The encrypting decorator of a store: values are encrypted on write and decrypted on read. Everything else is the inner
 //! store's.
 //!
-//! Invariants: revisions, keys, leases and the order of events are the inner store's. A stream that meets a value it
-//! cannot read ends with an error; it never leaves an event out.
+//! Invariants: revisions, keys, leases and the order of events are the inner store's. A watch that meets a value it cannot read
+//! says so in the event's place, and goes on; it never leaves an event out.
 
 use crate::{Transformers, kms::NotOpened, replaced::Replaced, transform::Opened, transform::TransformError};
 use arc_swap::ArcSwap;
@@ -10,11 +10,10 @@ use bytes::Bytes;
 use futures_util::{
     FutureExt, StreamExt,
     future::{BoxFuture, ready},
-    stream::unfold,
 };
 use kaji_store::{
-    Compare, EventKind, KeyValue, Op, Range, RangeResult, Revision, Store, StoreError, Txn, TxnOutcome,
-    WatchBatch, WatchStream,
+    Compare, Event, EventKind, KeyValue, Op, Range, RangeResult, Revision, Store, StoreError, Txn,
+    TxnOutcome, UnreadableChange, WatchBatch, WatchStream,
 };
 use std::{pin::pin, sync::Arc};
 use tokio::sync::RwLock;
@@ -161,17 +160,27 @@ impl Readers {
         Ok(())
     }
 
-    async fn open_batch(&self, mut batch: WatchBatch) -> Result<WatchBatch, StoreError> {
-        for event in &mut batch.events {
-            // A deletion carries no value.
-            if event.kind == EventKind::Put {
-                self.open_kv(&mut event.kv).await?;
-            }
-            if let Some(previous) = &mut event.previous {
-                self.open_kv(previous).await?;
+    async fn open_event(&self, event: &mut Event) -> Result<(), StoreError> {
+        // A deletion carries no value.
+        if event.kind == EventKind::Put {
+            self.open_kv(&mut event.kv).await?;
+        }
+        match &mut event.previous {
+            Some(previous) => self.open_kv(previous).await,
+            None => Ok(()),
+        }
+    }
+
+    async fn open_batch(&self, batch: WatchBatch) -> WatchBatch {
+        let WatchBatch { revision, mut events, mut unreadable } = batch;
+        let mut at = 0;
+        while let Some(event) = events.get_mut(at) {
+            match self.open_event(event).await {
+                Ok(()) => at += 1,
+                Err(error) => unreadable.push(UnreadableChange { key: events.remove(at).kv.key, error }),
             }
         }
-        Ok(batch)
+        WatchBatch { revision, events, unreadable }
     }
 }
 
@@ -301,7 +310,7 @@ impl Transformers {
         inner: &dyn Store,
         batch: Option<Result<WatchBatch, StoreError>>,
     ) -> Result<Revision, StoreError> {
-        let batch = batch.unwrap_or(Err(StoreError::Closed))?;
+        let batch = batch.unwrap_or(Err(StoreError::Closed))?.all_readable()?;
         for event in batch.events.iter().filter(|event| event.kind == EventKind::Put) {
             let Err(error) = self.opened(&event.kv).await else { continue };
             let kept = inner.range(Range::key(&*event.kv.key)).await?;
@@ -366,15 +375,10 @@ impl Store for EncryptedStore {
         let started = self.inner.watch(prefix, from);
         async move {
             let transformers = self.transformers.clone();
-            // An error is the last item, and the end follows at once: the inner stream is not polled again.
-            let clear = unfold(Some((started.await?, transformers)), |state| async move {
-                let (mut sealed, transformers) = state?;
-                let item = match sealed.next().await? {
-                    Ok(batch) => transformers.readers().open_batch(batch).await,
-                    Err(error) => Err(error),
-                };
-                let rest = item.is_ok().then_some((sealed, transformers));
-                Some((item, rest))
+            let sealed = started.await?;
+            let clear = sealed.then(move |batch| {
+                let transformers = transformers.clone();
+                async move { Ok(transformers.readers().open_batch(batch?).await) }
             });
             Ok(clear.boxed())
         }

@@ -18,6 +18,7 @@ mod progress;
 mod rounds;
 mod scan;
 mod subscription;
+mod unreadable;
 mod watcher;
 mod window;
 
@@ -33,14 +34,14 @@ pub(crate) use progress::Progress;
 pub(crate) use scan::Fields;
 pub(crate) use subscription::{Start, Subscription};
 
-use arc_swap::ArcSwap;
+use arc_swap::{ArcSwap, ArcSwapOption};
 use delta::Bases;
 use fill::Fed;
 use imbl::OrdMap;
 use index::Index;
 use jiff::{SignedDuration, Timestamp};
 use kaji_resource::SelectableField;
-use kaji_store::{Event as StoreEvent, EventKind, KeyValue, Revision};
+use kaji_store::{Event as StoreEvent, EventKind, KeyValue, Revision, StoreError};
 use rounds::Rounds;
 use std::{
     collections::{HashMap, VecDeque},
@@ -98,6 +99,8 @@ pub struct Cache {
     prefix: Arc<str>,
     queue: usize,
     state: ArcSwap<State>,
+    /// Why a change is missing, if one is.
+    unreadable: ArcSwapOption<StoreError>,
     inner: Mutex<Inner>,
     progress: Arc<Progress>,
     rounds: Rounds,
@@ -141,6 +144,7 @@ impl Cache {
             prefix,
             queue: limits.queue,
             state: ArcSwap::default(),
+            unreadable: ArcSwapOption::empty(),
             inner: Mutex::new(Inner {
                 loading: Some(vec![]),
                 shaping: None,
@@ -328,6 +332,9 @@ impl Cache {
         let mut inner = self.lock();
         if let Some(waiting) = &mut inner.loading {
             waiting.push(Fed::Events(events));
+            return None;
+        }
+        if self.unreadable.load().is_some() {
             return None;
         }
         let mut wake = vec![];

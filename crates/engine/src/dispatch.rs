@@ -5,8 +5,14 @@
 //! Both are boxed: the future of an `async fn` would be compiled, with all verbs, in each crate that awaits it.
 
 use crate::{
-    attribution, audit::AuditContext, decode, encode, engine::Engine, registry::Resource,
-    request::ApiRequest, response::ApiResponse, verbs,
+    attribution,
+    audit::AuditContext,
+    decode, encode,
+    engine::{Engine, store_status},
+    registry::Resource,
+    request::ApiRequest,
+    response::ApiResponse,
+    verbs,
 };
 use kaji_meta::{GroupResource, Status, validation::path_segment_name};
 use kaji_resource::{BoxFuture, SubresourceKind, Verb};
@@ -125,6 +131,11 @@ async fn serve(engine: &Arc<Engine>, res: &Arc<Resource>, req: &ApiRequest) -> R
             let why = wrong.join(";");
             return Err(Status::bad_request(format!("Name parameter invalid: {name}: {why}")));
         }
+    }
+    if def.stored
+        && let Some(error) = res.cache.unreadable()
+    {
+        return Err(store_status(&error));
     }
     match sub.map(|s| &s.kind) {
         None if !def.stored => Box::pin(verbs::call::call(engine, res, req)).await,

@@ -10,6 +10,7 @@ mod protobuf;
 mod read_your_writes;
 mod registration;
 mod sizes;
+mod unreadable;
 mod watches;
 
 use crate::{Accept, ApiRequest, Body, Encoding, Engine, EngineOptions, Form, cache::Progress, storage};

@@ -327,7 +327,7 @@ impl<'a> Recorder<'a> {
                     self.repeats_last = false;
                     self.forgotten(compacted);
                 }
-                other => break other?,
+                other => break other?.map(|batch| batch.and_then(WatchBatch::all_readable)).boxed(),
             }
         };
         let (mut last, history) = (None, self.history);

@@ -22,7 +22,7 @@ use kaji_meta::{
 };
 use kaji_runtime::{Client, Error, Interception};
 use kaji_store::{
-    Store, WatchStream,
+    Store, WatchBatch, WatchStream,
     memory::{MemoryOptions, MemoryStore},
 };
 use serde_json::{Value, json};
@@ -178,7 +178,7 @@ async fn observe(
         let now = clock.elapsed_millis();
         let mut found = lock(&findings);
         faults.take_killed().into_iter().for_each(|at| found.laws.loop_killed(at));
-        let batch = match batch {
+        let batch = match batch.and_then(WatchBatch::all_readable) {
             Ok(batch) => batch,
             Err(error) => return found.add(now, format!("the store's watch ended: {error}")),
         };

@@ -6,14 +6,14 @@
 
 use crate::{crd_v1beta1, internal_keys::is_internal};
 use bytes::Bytes;
-use futures_util::{FutureExt, StreamExt, stream::unfold};
+use futures_util::{FutureExt, StreamExt};
 use kaji_engine::storage;
 use kaji_meta::TypeMeta;
 use kaji_options::StorageMediaType;
 use kaji_schema::{SchemaRef, protobuf, types};
 use kaji_store::{
-    BoxFuture, EventKind, KeyValue, Op, Range, RangeResult, Revision, Store, StoreError, Txn, TxnOutcome,
-    WatchBatch, WatchStream,
+    BoxFuture, Event, EventKind, KeyValue, Op, Range, RangeResult, Revision, Store, StoreError, Txn,
+    TxnOutcome, UnreadableChange, WatchBatch, WatchStream,
 };
 use serde_json::Value;
 use std::sync::Arc;
@@ -118,15 +118,24 @@ fn read(kv: &mut KeyValue, defaults: &Defaults) -> Result<(), StoreError> {
     Ok(())
 }
 
-fn read_batch(mut batch: WatchBatch, defaults: &Defaults) -> Result<WatchBatch, StoreError> {
-    for event in &mut batch.events {
-        // A deletion carries no value.
-        if event.kind == EventKind::Put {
-            read(&mut event.kv, defaults)?;
-        }
-        event.previous.as_mut().map_or(Ok(()), |previous| read(previous, defaults))?;
+fn read_event(event: &mut Event, defaults: &Defaults) -> Result<(), StoreError> {
+    // A deletion carries no value.
+    if event.kind == EventKind::Put {
+        read(&mut event.kv, defaults)?;
     }
-    Ok(batch)
+    event.previous.as_mut().map_or(Ok(()), |previous| read(previous, defaults))
+}
+
+fn read_batch(batch: WatchBatch, defaults: &Defaults) -> WatchBatch {
+    let WatchBatch { revision, mut events, mut unreadable } = batch;
+    events.retain_mut(|event| match read_event(event, defaults) {
+        Ok(()) => true,
+        Err(error) => {
+            unreadable.push(UnreadableChange { key: event.kv.key.clone(), error });
+            false
+        }
+    });
+    WatchBatch { revision, events, unreadable }
 }
 
 impl Store for MediaStore {
@@ -163,14 +172,8 @@ impl Store for MediaStore {
     fn watch(&self, prefix: &str, from: Revision) -> BoxFuture<'_, Result<WatchStream, StoreError>> {
         let (started, defaults) = (self.inner.watch(prefix, from), self.defaults.clone());
         async move {
-            // An error is the last item, and the end follows at once: the inner stream is not polled again.
-            let until_error = unfold(Some((started.await?, defaults)), |state| async move {
-                let (mut batches, defaults) = state?;
-                let item = batches.next().await?.and_then(|batch| read_batch(batch, &defaults));
-                let rest = item.is_ok().then_some((batches, defaults));
-                Some((item, rest))
-            });
-            Ok(until_error.boxed())
+            let batches = started.await?;
+            Ok(batches.map(move |batch| Ok(read_batch(batch?, &defaults))).boxed())
         }
         .boxed()
     }
@@ -252,7 +255,8 @@ mod tests {
         );
         assert_eq!(store.range(Range::key("/b")).await.unwrap().kvs[0].value, "{}");
         let mut watch = store.watch("/", 2).await.unwrap();
-        assert!(matches!(watch.next().await, Some(Err(StoreError::Corrupt(_)))));
-        assert!(watch.next().await.is_none());
+        let batch = watch.next().await.unwrap().unwrap();
+        let seen = (batch.events.len(), &*batch.unreadable[0].key, &batch.unreadable[0].error);
+        assert!(matches!(seen, (0 | 1, "/a", StoreError::Corrupt(_))), "{seen:?}");
     }
 }

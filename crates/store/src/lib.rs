@@ -24,7 +24,7 @@ pub use blocking::{blocking, runs_inline};
 pub use clock::{Clock, ManualClock, SystemClock};
 pub use types::{
     Compare, Event, EventKind, KeyValue, LeaseId, Op, Range, RangeResult, Revision, StoreError, Txn,
-    TxnOutcome, WatchBatch, WatchStream,
+    TxnOutcome, UnreadableChange, WatchBatch, WatchStream,
 };
 
 /// What the methods of a [`Store`] answer with.

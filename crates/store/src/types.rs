@@ -252,6 +252,35 @@ pub struct WatchBatch {
     pub revision: Revision,
     /// What happened since the batch before; empty for progress.
     pub events: Vec<Event>,
+    /// In place of events with values that cannot be read. Only a store that transforms values has them.
+    pub unreadable: Vec<UnreadableChange>,
+}
+
+/// A change of a key, the value of which, or the one before, cannot be read.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct UnreadableChange {
+    /// The key.
+    pub key: Arc<str>,
+    /// Why.
+    pub error: StoreError,
+}
+
+impl WatchBatch {
+    /// A batch without changes that cannot be read.
+    pub fn new(revision: Revision, events: Vec<Event>) -> WatchBatch {
+        WatchBatch { revision, events, unreadable: vec![] }
+    }
+
+    /// For users of a watch that cannot do without any event.
+    ///
+    /// # Errors
+    /// For the first change that cannot be read.
+    pub fn all_readable(mut self) -> Result<WatchBatch, StoreError> {
+        match self.unreadable.pop() {
+            Some(change) => Err(self.unreadable.into_iter().next().unwrap_or(change).error),
+            None => Ok(self),
+        }
+    }
 }
 
 /// The batches of a watch. Dropping it ends the watch.

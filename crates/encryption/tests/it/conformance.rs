@@ -129,18 +129,23 @@ async fn rotation_ends_with_the_old_key_unneeded() {
 }
 
 #[tokio::test]
-async fn a_watch_that_meets_the_unreadable_ends_with_an_error() {
+async fn a_watch_names_what_it_cannot_read_and_goes_on() {
     let inner: Arc<dyn Store> = Arc::new(MemoryStore::new().unwrap());
     let writer = EncryptedStore::new(inner.clone(), transformers("secrets", &[GCM]));
     let reader = EncryptedStore::new(inner, transformers("secrets", &[CBC]));
     let mut events = reader.watch("/registry/", 0).await.unwrap();
-    writer.txn(Txn::put(SECRET, "{clear}")).await.unwrap();
-    let seen = loop {
-        match events.next().await.unwrap() {
-            Ok(batch) => assert!(batch.events.is_empty()),
-            Err(error) => break error.to_string(),
+    let mut next = async || loop {
+        let batch = events.next().await.unwrap().unwrap();
+        if !batch.events.is_empty() || !batch.unreadable.is_empty() {
+            break batch;
         }
     };
+    writer.txn(Txn::put(SECRET, "{clear}")).await.unwrap();
+    let batch = next().await;
+    assert_eq!((batch.events.len(), batch.unreadable.len(), &*batch.unreadable[0].key), (0, 1, SECRET));
+    let seen = batch.all_readable().unwrap_err().to_string();
     assert!(seen.contains(SECRET) && !seen.contains("clear"), "{seen}");
-    assert!(events.next().await.is_none());
+    writer.txn(Txn::put("/registry/core/configmaps/ns/a", "{clear}")).await.unwrap();
+    let batch = next().await;
+    assert_eq!((batch.events.len(), batch.unreadable.len()), (1, 0));
 }

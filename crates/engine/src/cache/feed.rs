@@ -3,7 +3,7 @@
 //! Invariants: each cache sees its events in revision order, none missing and none twice, also across a lost
 //! connection to the store; progress moves only after every cache has its events.
 
-use super::{Cache, Entry, Limits, Objects, Progress, Shaping};
+use super::{Cache, Entry, Limits, Objects, Progress, Shaping, unreadable::Recovery};
 use futures_util::StreamExt;
 use kaji_store::{Event, KeyValue, Range, Revision, Store, StoreError, WatchBatch, WatchStream, runs_inline};
 use std::{
@@ -26,7 +26,7 @@ const DECODERS: usize = 2;
 /// How often a load begins anew when its revision is compacted under it.
 const LOAD_TRIES: usize = 5;
 /// Waits between attempts to reach a store that is away.
-const BACKOFF: [Duration; 5] = [
+pub(super) const BACKOFF: [Duration; 5] = [
     Duration::from_millis(10),
     Duration::from_millis(50),
     Duration::from_millis(250),
@@ -100,6 +100,12 @@ impl Feed {
     /// Stops feeding a cache.
     pub fn remove(&self, prefix: &str) {
         self.caches.write().unwrap_or_else(PoisonError::into_inner).remove(prefix);
+    }
+
+    /// Whether a cache is fed.
+    pub(super) fn has(&self, cache: &Arc<Cache>) -> bool {
+        let caches = self.caches.read().unwrap_or_else(PoisonError::into_inner);
+        caches.get(cache.prefix()).is_some_and(|fed| Arc::ptr_eq(fed, cache))
     }
 
     fn all(&self) -> Vec<Arc<Cache>> {
@@ -185,11 +191,17 @@ impl Feed {
         Pages { store: &*self.store, range, more: true }
     }
 
-    /// Delivers a batch to the caches it concerns. Those with watchers that are to be woken later go to `late`.
-    fn dispatch(&self, batch: WatchBatch, late: &mut Late) {
+    /// Delivers a batch to the caches it concerns. Those with watchers that are to be woken later go to `late`, and those that lack
+    /// a change of it to `recovery`.
+    fn dispatch(&self, batch: WatchBatch, late: &mut Late, recovery: &mut Recovery<'_>) {
         let mut parts: Vec<(Arc<Cache>, Vec<Event>)> = vec![];
         {
             let caches = self.caches.read().unwrap_or_else(PoisonError::into_inner);
+            // First: what else happened to such a cache in this batch does not count.
+            for change in batch.unreadable {
+                let Some(cache) = caches.get(prefix_of_key(&change.key)) else { continue };
+                lose_change(cache, change.error, recovery);
+            }
             for event in batch.events {
                 let Some(cache) = caches.get(prefix_of_key(&event.kv.key)) else { continue };
                 match parts.iter_mut().find(|(c, _)| Arc::ptr_eq(c, cache)) {
@@ -209,7 +221,7 @@ impl Feed {
     /// Feeds until told to stop or the store is closed.
     pub async fn run(self: Arc<Self>, mut events: WatchStream, mut stop: watch::Receiver<bool>) {
         let fed = async {
-            let mut late = Late::default();
+            let (mut late, mut recovery) = (Late::default(), Recovery::default());
             // Watches in a row that ended before they told anything: the next are waited for longer and longer.
             let mut fruitless = 0;
             loop {
@@ -220,11 +232,12 @@ impl Feed {
                         late.begin(Instant::now());
                         continue;
                     }
+                    never = recovery.run(&self) => match never {},
                 };
                 match next {
                     Some(Ok(batch)) => {
                         let before = self.progress.applied();
-                        self.dispatch(batch, &mut late);
+                        self.dispatch(batch, &mut late, &mut recovery);
                         if self.progress.applied() > before {
                             fruitless = 0;
                         }
@@ -235,7 +248,7 @@ impl Feed {
                         late.begin_all();
                         let error = lost.and_then(Result::err);
                         tracing::warn!(?error, "the watch of the store ended; resuming");
-                        match self.resume(error, fruitless).await {
+                        match self.resume(error, fruitless, &mut recovery).await {
                             Some(stream) => events = stream,
                             None => return,
                         }
@@ -254,7 +267,12 @@ impl Feed {
 
     /// A new watch from where the old one ended; if that history is gone, after bringing the caches up to date from the
     /// present state. `attempts` failed before this. `None`: the store is closed.
-    async fn resume(&self, mut error: Option<StoreError>, attempts: usize) -> Option<WatchStream> {
+    async fn resume(
+        &self,
+        mut error: Option<StoreError>,
+        attempts: usize,
+        recovery: &mut Recovery<'_>,
+    ) -> Option<WatchStream> {
         for attempt in attempts.. {
             if error == Some(StoreError::Closed) {
                 return None;
@@ -263,7 +281,7 @@ impl Feed {
                 tokio::time::sleep(BACKOFF[(attempt - 1).min(BACKOFF.len() - 1)]).await;
             }
             if matches!(error, Some(StoreError::Compacted { .. }))
-                && let Err(failed) = self.resync().await
+                && let Err(failed) = self.resync(recovery).await
             {
                 error = Some(failed);
                 continue;
@@ -276,19 +294,44 @@ impl Feed {
         None
     }
 
-    async fn resync(&self) -> Result<(), StoreError> {
+    async fn resync(&self, recovery: &mut Recovery<'_>) -> Result<(), StoreError> {
         let revision = self.store.revision().await?;
         for cache in self.all() {
-            let mut kvs = vec![];
-            let mut pages = self.pages(cache.prefix(), revision);
-            while let Some(page) = pages.next().await? {
-                kvs.extend(page);
+            match self.read_all_at(cache.prefix(), revision).await {
+                Ok(kvs) => cache.replace(kvs, revision),
+                Err(error @ (StoreError::Corrupt(_) | StoreError::Encryption(_))) => {
+                    lose_change(&cache, error, recovery);
+                }
+                Err(error) => return Err(error),
             }
-            cache.replace(kvs, revision);
         }
         self.progress.advance(revision);
         Ok(())
     }
+
+    /// All values of a prefix as they are now, and at which revision that is.
+    pub(super) async fn read_all(&self, prefix: &str) -> Result<(Vec<KeyValue>, Revision), StoreError> {
+        let revision = self.store.revision().await?;
+        Ok((self.read_all_at(prefix, revision).await?, revision))
+    }
+
+    async fn read_all_at(&self, prefix: &str, revision: Revision) -> Result<Vec<KeyValue>, StoreError> {
+        let mut kvs = vec![];
+        let mut pages = self.pages(prefix, revision);
+        while let Some(page) = pages.next().await? {
+            kvs.extend(page);
+        }
+        Ok(kvs)
+    }
+}
+
+/// A cache is to be read anew.
+fn lose_change(cache: &Arc<Cache>, error: StoreError, recovery: &mut Recovery<'_>) {
+    if cache.unreadable().is_none() {
+        tracing::error!(prefix = &**cache.prefix(), %error, "a change cannot be read: requests for the resource fail until it can");
+    }
+    cache.lose_change(error);
+    recovery.add(cache.clone());
 }
 
 /// Caches with watchers that are to be woken, and when.

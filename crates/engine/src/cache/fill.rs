@@ -69,12 +69,13 @@ impl Cache {
         }
         let mut wake = vec![];
         self.replace_locked(&mut inner, kvs, revision, &mut wake);
+        self.unreadable.store(None);
         drop(inner);
         self.rounds.wake(wake, Instant::now());
         self.begin_round();
     }
 
-    fn replace_locked(
+    pub(super) fn replace_locked(
         &self,
         inner: &mut Inner,
         kvs: Vec<KeyValue>,

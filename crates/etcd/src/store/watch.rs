@@ -246,7 +246,7 @@ impl Following {
             return Ok(progress.then(|| {
                 self.inner.observer.progress();
                 self.at = current;
-                WatchBatch { revision: current, events: vec![] }
+                WatchBatch::new(current, vec![])
             }));
         }
         self.held.extend(answer.events);
@@ -263,7 +263,7 @@ impl Following {
         let new = whole.into_iter().filter(|event| revision_of(event) > self.at);
         let events = new.filter_map(|event| self.event(event).transpose()).collect::<Result<_, _>>()?;
         self.at = to;
-        Ok(Some(WatchBatch { revision: to, events }))
+        Ok(Some(WatchBatch::new(to, events)))
     }
 
     /// An event, unless it is about a key that is not watched.

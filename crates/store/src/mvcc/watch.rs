@@ -52,7 +52,7 @@ impl Watcher {
             let poll = std::future::poll_fn(|cx| hub.poll_next(&self.subscriber, delivered, cx));
             let batch = match poll.await {
                 Next::Batches(batches) => live_batch(&batches, &self.subscriber.prefix, delivered),
-                Next::Progress(revision) => WatchBatch { revision, events: Vec::new() },
+                Next::Progress(revision) => WatchBatch::new(revision, Vec::new()),
                 Next::Ended(reason) => return Err(reason),
                 Next::Lagging => {
                     if let Some(reason) = hub.ended() {
@@ -96,7 +96,7 @@ fn live_batch(batches: &VecDeque<Arc<Batch>>, prefix: &str, delivered: Revision)
         let entries = positions.iter().map(|i| &batch.entries[*i as usize].event);
         events.extend(entries.filter(|e| e.kv.mod_revision > delivered).cloned());
     }
-    WatchBatch { revision: batches.back().map_or(delivered, |b| b.last), events }
+    WatchBatch::new(batches.back().map_or(delivered, |b| b.last), events)
 }
 
 /// Reads some of what came after `delivered`, in whole transactions.
@@ -132,7 +132,7 @@ fn read_history(shared: &Shared, prefix: &str, delivered: Revision) -> Result<Wa
         }
         events.push(event);
     }
-    Ok(WatchBatch { revision: reached, events })
+    Ok(WatchBatch::new(reached, events))
 }
 
 fn event(record: Record<'_>) -> Event {

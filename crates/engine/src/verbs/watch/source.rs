@@ -171,7 +171,7 @@ impl Source {
 
     fn history(&mut self, next: Option<Result<WatchBatch, StoreError>>) -> Next {
         let Phase::History(history) = &mut self.phase else { return Next::End };
-        let failed = match next {
+        let failed = match next.map(|batch| batch.and_then(WatchBatch::all_readable)) {
             Some(Ok(batch)) => return self.replay(&batch),
             Some(Err(StoreError::Compacted { compacted })) => Next::Failed(too_old(history.after, compacted)),
             Some(Err(error)) => Next::Failed(store_status(&error)),

@@ -2,10 +2,10 @@
 
 use super::Servers;
 use crate::{
-    common::{TestCluster, reloaded},
+    common::{TestCluster, reloaded, until},
     etcd::raw,
 };
-use k8s_openapi::api::core::v1::Secret;
+use k8s_openapi::api::core::v1::{ConfigMap, Secret};
 use kaji::{EncryptionFile, Options};
 use kaji_testing::ports;
 use kube::{
@@ -70,6 +70,32 @@ async fn read(secrets: &Api<Secret>) -> Vec<String> {
     let all = secrets.list(&ListParams::default()).await.unwrap().items;
     let value = |secret: Secret| String::from_utf8(secret.data.unwrap()["name"].0.clone()).unwrap();
     all.into_iter().map(value).collect()
+}
+
+/// The steps in the wrong order: one server writes with a key that the other one does not have yet. Only secrets cannot be read there
+/// meanwhile, which is said at once, and none is shown as absent.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_server_that_gets_a_key_late_goes_on() {
+    let Some(servers) = started("a_server_that_gets_a_key_late_goes_on").await else { return };
+    let clients: [Api<Secret>; 2] =
+        [Api::default_namespaced(servers.a.kube().await), Api::default_namespaced(servers.b.kube().await)];
+    clients[1].create(&PostParams::default(), &secret("a")).await.unwrap();
+    configure(&servers.a, &[K2, K1], 1).await;
+    clients[0].create(&PostParams::default(), &secret("b")).await.unwrap();
+    let refused = clients[1].get_opt("b").await.unwrap_err().to_string();
+    assert!(refused.contains("unable to transform key"), "{refused}");
+    let maps: Api<ConfigMap> = Api::default_namespaced(servers.b.kube().await);
+    let map = serde_json::from_value(json!({"metadata": {"name": "a"}})).unwrap();
+    maps.create(&PostParams::default(), &map).await.unwrap();
+    assert!(maps.get("a").await.is_ok());
+    configure(&servers.b, &[K1, K2], 1).await;
+    until("the other reads it", async || clients[1].get_opt("b").await.is_ok_and(|found| found.is_some()))
+        .await;
+    assert_eq!(read(&clients[1]).await, ["a", "b"]);
+    clients[1].create(&PostParams::default(), &secret("c")).await.unwrap();
+    assert_eq!(read(&clients[0]).await, ["a", "b", "c"]);
+    drop((clients, maps));
+    servers.stop().await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -1,0 +1,158 @@
+//! Values of one resource cannot be read for a while: only its requests fail, and only for so long.
+
+use super::*;
+use futures_util::future::BoxFuture;
+use kaji_store::{Range, RangeResult, StoreError, UnreadableChange, WatchStream};
+use std::sync::atomic::{AtomicBool, Ordering};
+
+/// A store that does not know the key of values with the word `sealed`.
+struct Sealed {
+    inner: MemoryStore,
+    has_key: Arc<AtomicBool>,
+}
+
+fn refused(key: &str) -> StoreError {
+    StoreError::Encryption(format!("unable to transform key {key:?}: no matching key"))
+}
+
+fn is_sealed(value: &[u8]) -> bool {
+    String::from_utf8_lossy(value).contains("sealed")
+}
+
+impl Store for Sealed {
+    fn range(&self, range: Range) -> BoxFuture<'_, Result<RangeResult, StoreError>> {
+        Box::pin(async move {
+            let found = self.inner.range(range).await?;
+            match found.kvs.iter().find(|kv| is_sealed(&kv.value)) {
+                Some(kv) if !self.has_key.load(Ordering::SeqCst) => Err(refused(&kv.key)),
+                _ => Ok(found),
+            }
+        })
+    }
+
+    fn watch(&self, prefix: &str, from: Revision) -> BoxFuture<'_, Result<WatchStream, StoreError>> {
+        let started = self.inner.watch(prefix, from);
+        Box::pin(async move {
+            let has_key = self.has_key.clone();
+            let opened = started.await?.map(move |batch| {
+                let mut batch = batch?;
+                let sealed = batch
+                    .events
+                    .extract_if(.., |event| !has_key.load(Ordering::SeqCst) && is_sealed(&event.kv.value));
+                let sealed = sealed.map(|event| event.kv.key);
+                batch.unreadable = sealed.map(|key| UnreadableChange { error: refused(&key), key }).collect();
+                Ok(batch)
+            });
+            Ok(opened.boxed())
+        })
+    }
+
+    kaji_store::delegate_store!(inner: txn, revision, current_revision_hint, request_progress);
+    kaji_store::delegate_store!(inner: grant_lease, keep_alive, revoke, compact, compacted, close);
+}
+
+async fn put(store: &dyn Store, key: &str, object: Value) -> Revision {
+    let op = Op::Put { key: key.into(), value: storage::encode(&object), lease: None };
+    match store.txn(Txn { compare: vec![], ops: vec![op] }).await.unwrap() {
+        TxnOutcome::Committed { revision, .. } => revision,
+        TxnOutcome::Conflict { .. } => unreachable!(),
+    }
+}
+
+async fn put_config_map(store: &dyn Store, name: &str, text: &str) -> Revision {
+    let object = json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": name, "namespace": "x"}, "data": {"n": text}});
+    put(store, &format!("/registry/core/configmaps/x/{name}"), object).await
+}
+
+async fn put_node(store: &dyn Store, name: &str) -> Revision {
+    let object = json!({"apiVersion": "v1", "kind": "Node", "metadata": {"name": name}});
+    put(store, &format!("/registry/core/nodes/{name}"), object).await
+}
+
+async fn sealed() -> (Arc<Sealed>, Arc<Engine>) {
+    let has_key = Arc::new(AtomicBool::new(false));
+    let store = Arc::new(Sealed { inner: MemoryStore::new().unwrap(), has_key });
+    put_config_map(&*store, "a", "0").await; // 2
+    let options = EngineOptions { read_wait: Duration::from_secs(20), ..options() };
+    let engine = Engine::open(store.clone(), options).await.unwrap();
+    engine.register(vec![config_maps(), nodes()]).await.unwrap();
+    (store, engine)
+}
+
+/// The code of a list, with its short form or the message of its Status.
+async fn list(engine: &Arc<Engine>, resource: &str) -> String {
+    let response = engine.handle(ApiRequest { resource: resource.into(), ..request() }).await;
+    let code = response.code;
+    let body: Value = serde_json::from_slice(&response.body.into_bytes().unwrap()).unwrap();
+    match body["message"].as_str() {
+        Some(message) => format!("{code} {message}"),
+        None => format!("{code} {}", names(&body).join(" ")),
+    }
+}
+
+async fn watch(engine: &Arc<Engine>, from: Revision) -> Watch {
+    let query = pairs(&format!("resourceVersion={from}"));
+    let Body::Watch(stream) = engine.handle(ApiRequest { verb: Verb::Watch, query, ..request() }).await.body
+    else {
+        panic!("no watch")
+    };
+    Watch { stream, text: String::new() }
+}
+
+const REFUSED: &str =
+    "500 Internal error occurred: unable to transform key \"/registry/core/configmaps/x/b\": no matching key";
+
+/// Waits until a list of config maps succeeds.
+async fn recovered(engine: &Arc<Engine>) -> String {
+    let tried = async {
+        loop {
+            let listed = list(engine, "configmaps").await;
+            if listed.starts_with("200") {
+                return listed;
+            }
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    };
+    tokio::time::timeout(Duration::from_secs(20), tried).await.unwrap()
+}
+
+#[tokio::test]
+async fn only_requests_for_the_resource_fail_and_at_once() {
+    let (store, engine) = sealed().await;
+    let mut running = watch(&engine, 2).await;
+    put_config_map(&*store, "b", "sealed").await; // 3
+    let last = put_node(&*store, "n").await; // 4
+    engine.wait_applied(last).await;
+    assert_eq!(running.short().await, "end");
+    assert_eq!(list(&engine, "nodes").await, "200 n");
+    assert_eq!(list(&engine, "configmaps").await, REFUSED);
+    for verb in [Verb::Get, Verb::Delete, Verb::Watch] {
+        let one = ApiRequest { verb, namespace: "x".into(), name: "a".into(), ..request() };
+        assert_eq!(engine.handle(one).await.code, 500, "{verb:?}");
+    }
+}
+
+#[tokio::test]
+async fn nothing_is_missing_once_the_key_is_there() {
+    let (store, engine) = sealed().await;
+    put_config_map(&*store, "b", "sealed").await; // 3
+    put_config_map(&*store, "c", "0").await; // 4
+    let key = "/registry/core/configmaps/x/a".to_owned();
+    store.txn(Txn { compare: vec![], ops: vec![Op::Delete { key }] }).await.unwrap(); // 5
+    engine.wait_applied(5).await;
+    store.has_key.store(true, Ordering::SeqCst);
+    assert_eq!(recovered(&engine).await, "200 x/b x/c");
+    let mut watch = watch(&engine, 5).await;
+    put_config_map(&*store, "d", "sealed").await; // 6
+    assert_eq!(watch.short().await, "ADDED d@6 n=sealed");
+}
+
+#[tokio::test]
+async fn a_value_that_goes_away_is_no_longer_in_the_way() {
+    let (store, engine) = sealed().await;
+    put_config_map(&*store, "b", "sealed").await; // 3
+    engine.wait_applied(3).await;
+    assert_eq!(list(&engine, "configmaps").await, REFUSED);
+    put_config_map(&*store, "b", "0").await; // 4
+    assert_eq!(recovered(&engine).await, "200 x/a x/b");
+}
