@@ -5,7 +5,7 @@
 //! revision and what came after it. Other caches are not concerned.
 
 use super::{
-    Cache,
+    Cache, Objects, State,
     feed::{BACKOFF, Feed},
     fill::Fed,
 };
@@ -22,30 +22,43 @@ impl Cache {
 
     /// A change is missing from here on. Watches end: their clients begin anew when all objects have been read again.
     pub(crate) fn lose_change(&self, error: StoreError) {
+        let inner = self.lock();
         self.unreadable.store(Some(Arc::new(error)));
+        drop(inner);
         self.end_watches();
     }
 
-    /// Collects events from now on, for objects that are read meanwhile. False while the cache loads anyway.
-    fn begin_reading(&self) -> bool {
+    /// Collects events from now on, for objects that are read meanwhile. `None` while the cache loads anyway, or lacks nothing.
+    fn begin_reading(&self) -> Option<Reading> {
         let mut inner = self.lock();
-        let idle = inner.loading.is_none();
-        inner.loading.get_or_insert_default();
-        idle
+        let lost = self.unreadable.load_full().filter(|_| inner.loading.is_none())?;
+        inner.loading = Some(vec![]);
+        Some(Reading { lost })
     }
 
     /// The objects could not be read.
     fn fail_reading(&self, error: StoreError) {
-        self.lock().loading = None;
+        let mut inner = self.lock();
+        inner.loading = None;
         self.unreadable.store(Some(Arc::new(error)));
     }
 
-    /// These are the objects at `revision`.
-    fn finish_reading(&self, kvs: Vec<KeyValue>, revision: Revision) {
-        let mut wake: Vec<Waker> = vec![];
+    /// These are the objects at `revision`, which is that of the store after [`Cache::begin_reading`] or a later one. False when another
+    /// change was lost meanwhile.
+    fn finish_reading(&self, reading: &Reading, kvs: Vec<KeyValue>, revision: Revision) -> bool {
+        let entries = self.decode_page(kvs).into_iter();
+        let objects: Objects = entries.map(|entry| (entry.key.clone(), entry)).collect();
         let mut inner = self.lock();
-        self.replace_locked(&mut inner, kvs, revision, &mut wake);
-        for fed in inner.loading.take().unwrap_or_default() {
+        let collected = inner.loading.take().unwrap_or_default();
+        if !self.unreadable.load().as_ref().is_some_and(|lost| Arc::ptr_eq(lost, &reading.lost)) {
+            return false;
+        }
+        let State { reading, .. } = **self.state.load();
+        // Not by comparing with what the cache had: events after the lost one may have been applied while the cache loaded.
+        let state = inner.read_anew(State { objects, changed: revision, reading });
+        self.state.store(Arc::new(state));
+        let mut wake: Vec<Waker> = vec![];
+        for fed in collected {
             match fed {
                 Fed::Events(events) => self.apply_locked(&mut inner, &events, 0, &mut wake),
                 Fed::State(kvs, revision) => self.replace_locked(&mut inner, kvs, revision, &mut wake),
@@ -54,7 +67,16 @@ impl Cache {
         self.unreadable.store(None);
         drop(inner);
         wake.into_iter().for_each(Waker::wake);
+        // Those that have begun since the change was lost.
+        self.end_watches();
+        true
     }
+}
+
+/// All objects of a cache are being read.
+struct Reading {
+    /// What the cache lacked when that began.
+    lost: Arc<StoreError>,
 }
 
 /// Reads the objects of such caches again, until they can be read.
@@ -106,21 +128,96 @@ impl Feed {
             if !self.has(&cache) {
                 continue;
             }
-            if !cache.begin_reading() {
-                left.push(cache);
+            let Some(reading) = cache.begin_reading() else {
+                // Otherwise something else has brought it up to date.
+                left.extend(cache.unreadable().is_some().then_some(cache));
                 continue;
-            }
-            match self.read_all(cache.prefix()).await {
-                Ok((kvs, revision)) => {
-                    cache.finish_reading(kvs, revision);
-                    tracing::info!(prefix = &**cache.prefix(), "the objects can be read again");
-                }
+            };
+            let whole = match self.read_all(cache.prefix()).await {
+                Ok((kvs, revision)) => cache.finish_reading(&reading, kvs, revision),
                 Err(error) => {
                     cache.fail_reading(error);
-                    left.push(cache);
+                    false
                 }
+            };
+            if whole {
+                tracing::info!(prefix = &**cache.prefix(), "the objects can be read again");
+            } else {
+                left.push(cache);
             }
         }
         left
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cache::{Limits, Progress};
+    use kaji_store::{Event, EventKind};
+
+    const PREFIX: &str = "/registry/core/pods/";
+
+    fn cache() -> Cache {
+        let limits = Limits { window: 16, window_bytes: 1 << 20, queue: 16 };
+        Cache::new(PREFIX.into(), limits, Arc::new(Progress::new(1)))
+    }
+
+    fn kv(name: &str, revision: Revision) -> KeyValue {
+        let value = format!(r#"{{"apiVersion":"v1","kind":"Pod","metadata":{{"name":"{name}"}}}}"#);
+        let key = format!("{PREFIX}{name}").into();
+        KeyValue {
+            key,
+            value: value.into(),
+            create_revision: revision,
+            mod_revision: revision,
+            version: 1,
+            lease: None,
+        }
+    }
+
+    fn put(name: &str, revision: Revision) -> Vec<Event> {
+        vec![Event { kind: EventKind::Put, kv: kv(name, revision), previous: None }]
+    }
+
+    fn lose(cache: &Cache) {
+        cache.lose_change(StoreError::Encryption("no key".into()));
+    }
+
+    fn names(cache: &Cache) -> Vec<String> {
+        cache.state.load().objects.values().map(|entry| entry.name().to_owned()).collect()
+    }
+
+    #[test]
+    fn a_change_that_is_lost_while_objects_are_read_counts() {
+        let cache = cache();
+        cache.loaded(Objects::default(), 1);
+        lose(&cache);
+        cache.apply(put("dropped", 3));
+        let reading = cache.begin_reading().unwrap();
+        assert!(cache.begin_reading().is_none());
+        lose(&cache);
+        cache.apply(put("b", 5));
+        assert!(!cache.finish_reading(&reading, vec![], 3));
+        assert!(cache.unreadable().is_some() && names(&cache).is_empty());
+        let reading = cache.begin_reading().unwrap();
+        cache.apply(put("c", 6));
+        assert!(cache.finish_reading(&reading, vec![kv("a", 4), kv("b", 5)], 5));
+        assert_eq!((cache.unreadable(), names(&cache)), (None, vec!["a".into(), "b".into(), "c".into()]));
+        assert!(cache.begin_reading().is_none());
+    }
+
+    #[test]
+    fn a_change_that_is_lost_while_a_cache_loads_is_not_passed_over() {
+        let cache = cache();
+        lose(&cache);
+        cache.apply(put("b", 3));
+        assert!(cache.begin_reading().is_none());
+        // Read before that change, which was at revision 2.
+        cache.loaded(Objects::default(), 1);
+        assert_eq!(names(&cache), ["b"]);
+        let reading = cache.begin_reading().unwrap();
+        assert!(cache.finish_reading(&reading, vec![kv("a", 2), kv("b", 3)], 3));
+        assert_eq!(names(&cache), ["a", "b"]);
     }
 }
