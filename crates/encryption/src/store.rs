@@ -10,19 +10,23 @@ use bytes::Bytes;
 use futures_util::{
     FutureExt, StreamExt,
     future::{BoxFuture, ready},
+    stream::unfold,
 };
 use kaji_store::{
     Compare, Event, EventKind, KeyValue, Op, Range, RangeResult, Revision, Store, StoreError, Txn,
     TxnOutcome, UnreadableChange, WatchBatch, WatchStream,
 };
-use std::{pin::pin, sync::Arc};
-use tokio::sync::RwLock;
+use std::{pin::pin, sync::Arc, time::Duration};
+use tokio::{sync::RwLock, time::Instant};
 
 /// How often a value may turn out to need its key decrypted: once, unless other keys push it out meanwhile.
 const UNLOCKS: usize = 4;
 
 /// Values that are read at once when a whole store is looked through.
 const PAGE: usize = 500;
+
+/// How long the events of a watch wait for no plugin after one has failed: all resources come by one watch.
+const UNHEARD: Duration = Duration::from_secs(10);
 
 /// Former configurations that are kept to read with.
 const FORMER: usize = 8;
@@ -136,48 +140,60 @@ impl InForce {
 impl Readers {
     /// The value in the clear; stale where only a configuration before reads it.
     async fn opened(&self, kv: &KeyValue) -> Result<Opened, StoreError> {
-        let error = match self.now.opened(kv).await {
+        self.opened_by(kv, Unlock::Wait).await
+    }
+
+    async fn opened_by(&self, kv: &KeyValue, unlock: Unlock) -> Result<Opened, StoreError> {
+        let error = match self.now.opened(kv, unlock).await {
             Ok(opened) => return Ok(opened),
             Err(error) => error,
         };
         for former in &self.before {
-            if let Ok(opened) = former.transformers.opened(kv).await {
+            if let Ok(opened) = former.transformers.opened(kv, unlock).await {
                 return Ok(Opened { stale: true, ..opened });
             }
         }
         Err(error)
     }
 
-    async fn open_kv(&self, kv: &mut KeyValue) -> Result<(), StoreError> {
-        kv.value = self.opened(kv).await?.value;
+    async fn open_kv(&self, kv: &mut KeyValue, unlock: Unlock) -> Result<(), StoreError> {
+        kv.value = self.opened_by(kv, unlock).await?.value;
         Ok(())
     }
 
     async fn open_all(&self, kvs: &mut [Option<KeyValue>]) -> Result<(), StoreError> {
         for kv in kvs.iter_mut().flatten() {
-            self.open_kv(kv).await?;
+            self.open_kv(kv, Unlock::Wait).await?;
         }
         Ok(())
     }
 
-    async fn open_event(&self, event: &mut Event) -> Result<(), StoreError> {
+    async fn open_event(&self, event: &mut Event, unlock: Unlock) -> Result<(), StoreError> {
         // A deletion carries no value.
         if event.kind == EventKind::Put {
-            self.open_kv(&mut event.kv).await?;
+            self.open_kv(&mut event.kv, unlock).await?;
         }
         match &mut event.previous {
-            Some(previous) => self.open_kv(previous).await,
+            Some(previous) => self.open_kv(previous, unlock).await,
             None => Ok(()),
         }
     }
 
-    async fn open_batch(&self, batch: WatchBatch) -> WatchBatch {
+    /// `failed` is when a plugin has failed last.
+    async fn open_batch(&self, batch: WatchBatch, failed: &mut Option<Instant>) -> WatchBatch {
         let WatchBatch { revision, mut events, mut unreadable } = batch;
         let mut at = 0;
         while let Some(event) = events.get_mut(at) {
-            match self.open_event(event).await {
+            let unheard = failed.is_some_and(|failed| failed.elapsed() < UNHEARD);
+            let unlock = if unheard { Unlock::Fail } else { Unlock::Wait };
+            match self.open_event(event, unlock).await {
                 Ok(()) => at += 1,
-                Err(error) => unreadable.push(UnreadableChange { key: events.remove(at).kv.key, error }),
+                Err(error) => {
+                    if matches!(error, StoreError::Encryption(_)) && !unheard {
+                        *failed = Some(Instant::now());
+                    }
+                    unreadable.push(UnreadableChange { key: events.remove(at).kv.key, error });
+                }
             }
         }
         WatchBatch { revision, events, unreadable }
@@ -227,18 +243,32 @@ impl EncryptedStore {
     }
 }
 
+/// What becomes of a value with a key that a plugin has to decrypt first.
+#[derive(Clone, Copy)]
+enum Unlock {
+    /// The plugin is waited for.
+    Wait,
+    /// It is not.
+    Fail,
+}
+
 fn unreadable(key: &str, error: &TransformError) -> String {
     format!("unable to transform key {key:?}: {error}")
 }
 
 impl Transformers {
     /// The value in the clear. Values with a known key, which are nearly all, take no turn.
-    async fn opened(&self, kv: &KeyValue) -> Result<Opened, StoreError> {
+    async fn opened(&self, kv: &KeyValue, unlock: Unlock) -> Result<Opened, StoreError> {
         for _ in 0..UNLOCKS {
             match self.open(&kv.key, &kv.value) {
                 Ok(opened) => return Ok(opened),
                 Err(NotOpened::Failed(error)) => {
                     return Err(StoreError::Corrupt(unreadable(&kv.key, &error)));
+                }
+                Err(NotOpened::Locked(_)) if matches!(unlock, Unlock::Fail) => {
+                    let error =
+                        TransformError::new("its key is not known, and the KMS plugin failed a moment ago");
+                    return Err(StoreError::Encryption(unreadable(&kv.key, &error)));
                 }
                 Err(NotOpened::Locked(locked)) => {
                     let prefix = locked.prefix().to_owned();
@@ -261,7 +291,7 @@ impl Transformers {
         loop {
             let page = inner.range(range.clone()).await?;
             for kv in &page.kvs {
-                self.opened(kv).await?;
+                self.opened(kv, Unlock::Wait).await?;
             }
             // Of the first page: what is written between two pages may be in either.
             let seen = *looked_at.get_or_insert(page.revision);
@@ -312,7 +342,7 @@ impl Transformers {
     ) -> Result<Revision, StoreError> {
         let batch = batch.unwrap_or(Err(StoreError::Closed))?.all_readable()?;
         for event in batch.events.iter().filter(|event| event.kind == EventKind::Put) {
-            let Err(error) = self.opened(&event.kv).await else { continue };
+            let Err(error) = self.opened(&event.kv, Unlock::Wait).await else { continue };
             let kept = inner.range(Range::key(&*event.kv.key)).await?;
             if kept.kvs.first().is_some_and(|kv| kv.mod_revision == event.kv.mod_revision) {
                 return Err(error);
@@ -364,7 +394,7 @@ impl Store for EncryptedStore {
             let mut result = self.inner.range(range).await?;
             let readers = self.transformers.readers();
             for kv in &mut result.kvs {
-                readers.open_kv(kv).await?;
+                readers.open_kv(kv, Unlock::Wait).await?;
             }
             Ok(result)
         }
@@ -375,10 +405,13 @@ impl Store for EncryptedStore {
         let started = self.inner.watch(prefix, from);
         async move {
             let transformers = self.transformers.clone();
-            let sealed = started.await?;
-            let clear = sealed.then(move |batch| {
-                let transformers = transformers.clone();
-                async move { Ok(transformers.readers().open_batch(batch?).await) }
+            let state = (started.await?, transformers, None);
+            let clear = unfold(state, |(mut sealed, transformers, mut failed)| async move {
+                let item = match sealed.next().await? {
+                    Ok(batch) => Ok(transformers.readers().open_batch(batch, &mut failed).await),
+                    Err(error) => Err(error),
+                };
+                Some((item, (sealed, transformers, failed)))
             });
             Ok(clear.boxed())
         }

@@ -344,28 +344,33 @@ async fn a_watch_unlocks_what_it_meets() {
     let world = World::new();
     let (writer, reader) = (world.started().await, world.started().await);
     let mut events = reader.store.watch("/registry/", 0).await.unwrap();
-    writer.put(SECRET, "{one}").await.unwrap();
-    let batch = loop {
+    let mut next = async || loop {
         let batch = events.next().await.unwrap().unwrap();
-        if !batch.events.is_empty() {
+        if !batch.events.is_empty() || !batch.unreadable.is_empty() {
             break batch;
         }
     };
-    assert_eq!(batch.events[0].kv.value, "{one}");
-    // What cannot be unlocked ends it with an error that says the store is not damaged.
+    writer.put(SECRET, "{one}").await.unwrap();
+    assert_eq!(next().await.events[0].kv.value, "{one}");
+    // The error of what cannot be unlocked says that the store is not damaged.
     world.plugin.state().key_id = "key-2".into();
     world.plugin.state().lost.push("key-2".into());
     world.later(60);
     assert_eq!(writer.transformers.check().await, Ok(()));
     writer.put(SECRET, "{two}").await.unwrap();
-    let error = loop {
-        match events.next().await.unwrap() {
-            Ok(batch) => assert!(batch.events.is_empty()),
-            Err(error) => break error,
-        }
-    };
-    assert!(matches!(&error, StoreError::Encryption(text) if text.contains("NotFound")), "{error}");
-    assert!(events.next().await.is_none());
+    let error = &next().await.unreadable[0].error;
+    assert!(matches!(error, StoreError::Encryption(text) if text.contains("NotFound")), "{error}");
+    // Events of other resources do not wait for the plugin behind each of this one's.
+    let calls = world.plugin.calls("Decrypt");
+    writer.put(SECRET, "{three}").await.unwrap();
+    let error = &next().await.unreadable[0].error;
+    assert!(matches!(error, StoreError::Encryption(text) if text.contains("failed a moment ago")), "{error}");
+    assert_eq!(world.plugin.calls("Decrypt"), calls);
+    writer.put("/registry/core/configmaps/ns/a", "{clear}").await.unwrap();
+    assert_eq!(next().await.events[0].kv.value, "{clear}");
+    // A read does.
+    assert!(reader.get(SECRET).await.is_err());
+    assert!(world.plugin.calls("Decrypt") > calls);
 }
 
 #[tokio::test]
