@@ -145,8 +145,8 @@ pub struct Cluster {
 
 /// A port of the loopback that is free now.
 fn port() -> Result<u16, Error> {
-    // Below the range from which clients get theirs.
-    let begin = 18_000 + u16::try_from(std::process::id() % 8_000).unwrap_or(0);
+    // Below the range from which clients get theirs; runs that begin one after the other have a hundred each.
+    let begin = 18_000 + u16::try_from(std::process::id() % 80).unwrap_or(0) * 100;
     static NEXT: std::sync::atomic::AtomicU16 = std::sync::atomic::AtomicU16::new(0);
     for _ in 0..1000 {
         let port = begin + NEXT.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
