@@ -149,7 +149,9 @@ impl Collector for QueueMetrics {
             ("workqueue_unfinished_work_seconds", unfinished, false),
             ("workqueue_longest_running_processor_seconds", longest, true),
         ] {
-            let mut family = encoder.encode_descriptor(name, text, None, MetricType::Gauge)?;
+            // Pages take off the full stop that the library adds to texts which are registered; to these it adds none.
+            let text = format!("{text}.");
+            let mut family = encoder.encode_descriptor(name, &text, None, MetricType::Gauge)?;
             for (labels, (sum, most)) in &found {
                 let value = if longest { *most } else { *sum };
                 ConstGauge::new(value).encode(family.encode_family(labels)?)?;
@@ -165,6 +167,29 @@ mod tests {
     use crate::{Key, queue::Queue};
     use kaji_meta::time::SystemClock;
     use std::time::Duration;
+
+    #[tokio::test]
+    async fn texts_of_help_are_those_of_client_go() {
+        let metrics = QueueMetrics::default();
+        let _queue = Queue::named("loop", Arc::new(SystemClock), &metrics);
+        let mut registry = Registry::default();
+        metrics.register(&mut registry);
+        let page = kaji_exposition::encode(&registry);
+        let texts: String = page
+            .lines()
+            .filter_map(|line| line.strip_prefix("# HELP workqueue_"))
+            .fold(String::new(), |all, line| all + line + "\n");
+        expect_test::expect![[r#"
+            adds_total [BETA] Total number of adds handled by workqueue
+            depth [BETA] Current depth of workqueue
+            longest_running_processor_seconds [BETA] How many seconds has the longest running processor for workqueue been running.
+            queue_duration_seconds [BETA] How long in seconds an item stays in workqueue before being requested.
+            retries_total [BETA] Total number of retries handled by workqueue
+            unfinished_work_seconds [BETA] How many seconds of work has done that is in progress and hasn't been observed by work_duration. Large values indicate stuck threads. One can deduce the number of stuck threads by observing the rate at which this increases.
+            work_duration_seconds [BETA] How long in seconds processing an item from workqueue takes.
+        "#]]
+        .assert_eq(&texts);
+    }
 
     #[tokio::test(start_paused = true)]
     async fn counts_as_client_go_does() {
