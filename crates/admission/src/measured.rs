@@ -129,6 +129,10 @@ impl Admission for Measured {
         self.plugin.phases(group, resource, operation)
     }
 
+    fn measured_phases(&self) -> Phases {
+        self.plugin.measured_phases()
+    }
+
     fn handles(&self, attributes: &Attributes<'_>) -> bool {
         self.plugin.handles(attributes)
     }
@@ -144,6 +148,9 @@ impl Admission for Measured {
     fn admit<'a>(&'a self, attributes: &'a mut Attributes<'_>) -> BoxFuture<'a, Result<(), Status>> {
         let (operation, since) = (attributes.operation, Instant::now());
         let work = self.plugin.admit(attributes);
+        if !self.plugin.measured_phases().mutating {
+            return work;
+        }
         Box::pin(async move {
             let outcome = work.await;
             self.observe(false, operation, outcome.is_err(), since);
@@ -154,6 +161,9 @@ impl Admission for Measured {
     fn validate<'a>(&'a self, attributes: &'a Attributes<'_>) -> BoxFuture<'a, Result<(), Status>> {
         let (operation, since) = (attributes.operation, Instant::now());
         let work = self.plugin.validate(attributes);
+        if !self.plugin.measured_phases().validating {
+            return work;
+        }
         Box::pin(async move {
             let outcome = work.await;
             self.observe(true, operation, outcome.is_err(), since);
@@ -165,7 +175,32 @@ impl Admission for Measured {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::always_deny::AlwaysDeny;
+    use crate::{always_deny::AlwaysDeny, namespace_lifecycle::NamespaceLifecycle, test_support::Request};
+
+    /// The plugins' series that have counted anything.
+    fn counts(metrics: &PluginMetrics) -> String {
+        let mut registry = Registry::default();
+        metrics.register(&mut registry);
+        let page = kaji_exposition::encode(&registry);
+        let counts = page.lines().filter_map(|line| line.split_once("_seconds_count").map(|(_, rest)| rest));
+        counts.collect::<Vec<_>>().join("\n")
+    }
+
+    #[tokio::test]
+    async fn a_phase_that_upstreams_plugin_has_not_is_not_measured() {
+        let metrics = Arc::new(PluginMetrics::default());
+        let plugin = Measured::wrap(Arc::new(NamespaceLifecycle), &metrics);
+        let mut request = Request::new();
+        request
+            .with(async |a| {
+                assert!(plugin.phases("", "configmaps", a.operation).validating, "it looks a second time");
+                plugin.admit(a).await.unwrap();
+                plugin.validate(a).await.unwrap();
+            })
+            .await;
+        let admitted = r#"{name="NamespaceLifecycle",operation="CREATE",rejected="false",type="admit"} 1"#;
+        assert_eq!(counts(&metrics), admitted);
+    }
 
     #[test]
     fn outcomes_are_told_apart() {
@@ -185,17 +220,12 @@ mod tests {
         }
         metrics.ended(false, Operation::Delete, false, Duration::ZERO);
         metrics.ended(true, Operation::Update, true, Duration::ZERO);
-        let mut registry = Registry::default();
-        metrics.register(&mut registry);
-        let page = kaji_exposition::encode(&registry);
-        let counts: Vec<&str> =
-            page.lines().filter_map(|line| line.split_once("_seconds_count").map(|(_, rest)| rest)).collect();
         expect_test::expect![[r#"
             {name="AlwaysDeny",operation="CONNECT",rejected="false",type="validate"} 2
             {name="AlwaysDeny",operation="CONNECT",rejected="true",type="validate"} 1
             {name="AlwaysDeny",operation="CREATE",rejected="true",type="admit"} 1
             {operation="DELETE",rejected="false",type="admit"} 1
             {operation="UPDATE",rejected="true",type="validate"} 1"#]]
-        .assert_eq(&counts.join("\n"));
+        .assert_eq(&counts(&metrics));
     }
 }

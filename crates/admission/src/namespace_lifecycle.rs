@@ -34,6 +34,11 @@ impl Admission for NamespaceLifecycle {
         }
     }
 
+    fn measured_phases(&self) -> Phases {
+        // The second look is not upstream's.
+        Phases::MUTATING
+    }
+
     fn handles(&self, a: &Attributes<'_>) -> bool {
         match a.operation {
             Operation::Create | Operation::Update => !a.namespace.is_empty() && !is_namespace(a),

@@ -148,6 +148,11 @@ pub trait Admission: Send + Sync + 'static {
         Phases::BOTH
     }
 
+    /// In which phases metrics name it: fewer than it acts in where upstream's plugin of this name acts in fewer.
+    fn measured_phases(&self) -> Phases {
+        Phases::BOTH
+    }
+
     /// Whether it acts on this write; [`Admission::phases`] accepts its resource and operation. Cheap; called before each
     /// of its phases.
     fn handles(&self, attributes: &Attributes<'_>) -> bool;
