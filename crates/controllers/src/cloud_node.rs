@@ -13,11 +13,13 @@ use crate::{
         taint,
     },
     node_lifecycle::taint_value,
+    shared::running::{RUNNING, running},
 };
 use futures_util::future::BoxFuture;
+use jiff::Timestamp;
 use kaji_runtime::{
-    Change, Client, Controller, Cx, EventRecord, Informers, Key, PatchKind, Plan, Projection, Reconciler,
-    Step, View, Write,
+    Buckets, Change, Client, Controller, Cx, EventRecord, Informers, Key, Metric, Moment, PatchKind, Plan,
+    Projection, Reconciler, Step, View, Write,
     client::Target,
     objects::{Node, NodeAddress},
 };
@@ -33,6 +35,21 @@ const COMPONENT: &str = "cloud-node-controller";
 const FIRST_RETRY: Duration = Duration::from_secs(1);
 const LAST_RETRY: Duration = Duration::from_secs(300);
 const HOST_NAME: &str = "Hostname";
+
+static TAINT_REMOVAL_DELAY: Metric = Metric::histogram(
+    "node_controller_cloud_provider_taint_removal_delay_seconds",
+    "[ALPHA] Number of seconds after node creation when NodeController removed the cloud-provider taint of a single node.",
+    &[],
+    Buckets::exponential(1.0, 4.0, 6),
+);
+static INITIAL_SYNC_DELAY: Metric = Metric::histogram(
+    "node_controller_initial_node_sync_delay_seconds",
+    "[ALPHA] Number of seconds after node creation when NodeController finished the initial synchronization of a single node.",
+    &[],
+    Buckets::exponential(1.0, 4.0, 6),
+);
+/// The metrics of the controller.
+pub static METRICS: [&Metric; 3] = [&TAINT_REMOVAL_DELAY, &INITIAL_SYNC_DELAY, &RUNNING];
 
 /// Labels of the same fact: the older one, and the one that followed it.
 const ZONE: (&str, &str) = ("failure-domain.beta.kubernetes.io/zone", "topology.kubernetes.io/zone");
@@ -56,6 +73,7 @@ fn controller(informers: &Arc<Informers>, cloud: Arc<dyn CloudProvider>, period:
     let follows = cloud.instances().is_some_and(crate::cloud_provider::Instances::has_addresses);
     Controller::new(CloudNodes::new(cloud, period), informers)
         .reads::<Node>(move |change, _| keys_of_node(change, follows))
+        .gauges(|_| vec![running("cloud-node")])
 }
 
 /// Nodes that are uninitialized or have labels that differ; with addresses from the provider each one when it comes.
@@ -98,7 +116,7 @@ impl CloudNodes {
     }
 
     /// What an uninitialized node becomes.
-    fn initialized(&self, node: &Node, key: &Key, answer: Known) -> Plan {
+    fn initialized(&self, node: &Node, key: &Key, answer: Known, now: Timestamp) -> Plan {
         let metadata = match answer {
             Ok(Some(metadata)) => metadata,
             // The provider leaves the node alone; what changes of it brings the question back.
@@ -120,7 +138,7 @@ impl CloudNodes {
         let reference = node.metadata.reference(&Node::api_version(), Node::KIND);
         let synced = EventRecord::normal(reference, "Synced", "Node synced successfully");
         let write = Step { write: initialize(node, &metadata), on_success: Some(synced), on_failure: None };
-        let plan = Plan::nothing().stage(vec![write]);
+        let plan = measured(Plan::nothing().stage(vec![write]), node, now);
         match addresses {
             Some(addresses) => plan.then(patch_addresses(node, &addresses)),
             None => plan,
@@ -165,6 +183,10 @@ impl Reconciler for CloudNodes {
         "Nodes"
     }
 
+    fn metrics(&self) -> &'static [&'static Metric] {
+        &METRICS
+    }
+
     fn prepares(&self) -> bool {
         true
     }
@@ -179,7 +201,7 @@ impl Reconciler for CloudNodes {
         })
     }
 
-    fn reconcile(&self, view: &View, key: &Key, _: &Cx<'_>) -> Plan {
+    fn reconcile(&self, view: &View, key: &Key, cx: &Cx<'_>) -> Plan {
         let answer = self.answers().remove(key);
         let nodes = view.get::<Node>();
         let Some(node) = nodes.by_key(key) else {
@@ -188,7 +210,7 @@ impl Reconciler for CloudNodes {
         };
         if taint(node, UNINITIALIZED).is_some() {
             return match answer {
-                Some(answer) => self.initialized(node, key, answer),
+                Some(answer) => self.initialized(node, key, answer, cx.now),
                 // It was initialized when it was asked about.
                 None => Plan::nothing().again_after(FIRST_RETRY),
             };
@@ -204,6 +226,17 @@ impl Reconciler for CloudNodes {
         }
         plan
     }
+}
+
+/// Measures how old a node is that is initialized. The time of the decision counts: what was asked before it is in it, and the writes
+/// take a moment.
+fn measured(plan: Plan, node: &Node, now: Timestamp) -> Plan {
+    let meta = &node.metadata;
+    let Some(created) = meta.creation_timestamp else { return plan };
+    let age = now.duration_since(created).as_secs_f64();
+    let untainted = Moment::Written(Target::of::<Node>("", &meta.name));
+    plan.observe(untainted, TAINT_REMOVAL_DELAY.sample([], age))
+        .observe(Moment::Succeeded, INITIAL_SYNC_DELAY.sample([], age))
 }
 
 /// The newer labels that do not say what the older ones do.

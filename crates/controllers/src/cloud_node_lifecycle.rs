@@ -10,11 +10,12 @@ use crate::{
     Descriptor, Start,
     cloud_provider::{CloudError, CloudProvider, SHUT_DOWN, taint},
     node_lifecycle::patch_taints,
+    shared::running::{RUNNING, running},
 };
 use futures_util::future::BoxFuture;
 use kaji_runtime::{
-    Change, Client, Controller, Cx, EventRecord, Informers, Key, Plan, Projection, Reconciler, Step, View,
-    Write,
+    Change, Client, Controller, Cx, EventRecord, Informers, Key, Metric, Plan, Projection, Reconciler, Step,
+    View, Write,
     client::Target,
     objects::{Node, Taint},
 };
@@ -26,6 +27,8 @@ use std::{
 };
 
 const COMPONENT: &str = "cloud-node-lifecycle-controller";
+/// The metrics of the controller.
+pub static METRICS: [&Metric; 1] = [&RUNNING];
 
 /// The controller's line in the table. It has the account of the node lifecycle controller, as upstream's.
 pub const CONTROLLER: Descriptor = Descriptor {
@@ -42,7 +45,8 @@ pub const CONTROLLER: Descriptor = Descriptor {
 
 fn controller(informers: &Arc<Informers>, cloud: Arc<dyn CloudProvider>, period: Duration) -> Controller {
     let machines = Machines { cloud, period, answers: Mutex::default() };
-    Controller::new(machines, informers).reads::<Node>(|change, _| keys_of_node(change))
+    let controller = Controller::new(machines, informers).reads::<Node>(|change, _| keys_of_node(change));
+    controller.gauges(|_| vec![running("cloud-node-lifecycle")])
 }
 
 /// A node is looked up when it comes or stops being ready, and every period after that; the taint of one that is ready goes.
@@ -87,6 +91,10 @@ impl Machines {
 impl Reconciler for Machines {
     fn name(&self) -> &'static str {
         COMPONENT
+    }
+
+    fn metrics(&self) -> &'static [&'static Metric] {
+        &METRICS
     }
 
     fn prepares(&self) -> bool {

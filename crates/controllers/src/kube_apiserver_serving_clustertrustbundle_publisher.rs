@@ -3,10 +3,10 @@
 //! Invariant: the bundle's name is made of its content, so a new authority makes a new object; other objects of the
 //! signer are deleted after the right one is there.
 
-use crate::{Descriptor, Start};
+use crate::{Descriptor, Start, shared::publishing::outcome_code};
 use kaji_runtime::{
-    Controller, Cx, Informers, Key, PatchKind, Plan, Projection, Reconciler, Step, View, Write,
-    client::Target, objects::ClusterTrustBundle,
+    Buckets, Controller, Cx, Failure, Informers, Key, Metric, PatchKind, Plan, Projection, Reconciler,
+    Sample, Step, View, Write, client::Target, objects::ClusterTrustBundle,
 };
 use serde_json::json;
 use sha2::{Digest, Sha256};
@@ -15,6 +15,20 @@ use std::sync::Arc;
 const SIGNER: &str = "kubernetes.io/kube-apiserver-serving";
 
 const COMPONENT: &str = "kube-apiserver-serving-clustertrustbundle-publisher";
+
+static SYNCS: Metric = Metric::counter(
+    "clustertrustbundle_publisher_sync_total",
+    "[ALPHA] Number of syncs that occurred in cluster trust bundle publisher.",
+    &["code"],
+);
+static SYNC_DURATION: Metric = Metric::histogram(
+    "clustertrustbundle_publisher_sync_duration_seconds",
+    "[ALPHA] The time it took to sync a cluster trust bundle.",
+    &["code"],
+    Buckets::exponential(0.001, 2.0, 15),
+);
+/// The metrics of the controller.
+pub static METRICS: [&Metric; 2] = [&SYNCS, &SYNC_DURATION];
 
 /// The controller's line in the table.
 pub const CONTROLLER: Descriptor = Descriptor {
@@ -51,6 +65,15 @@ impl Reconciler for Publisher {
 
     fn queue_name(&self) -> &'static str {
         "ca_cert_publisher_cluster_trust_bundles"
+    }
+
+    fn metrics(&self) -> &'static [&'static Metric] {
+        &METRICS
+    }
+
+    fn ended(&self, failures: &[Failure], seconds: f64) -> Vec<Sample> {
+        let code = outcome_code(failures, |_| false);
+        vec![SYNCS.one([code.clone()]), SYNC_DURATION.sample([code], seconds)]
     }
 
     fn reconcile(&self, view: &View, _: &Key, _: &Cx<'_>) -> Plan {
@@ -99,8 +122,9 @@ impl Reconciler for Publisher {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::testing::{reconcile, snapshot, text};
+    use crate::testing::{reconcile, sample, snapshot, text};
     use expect_test::expect;
+    use kaji_runtime::Error;
     use serde_json::Value;
 
     fn plan(bundles: Vec<Value>) -> String {
@@ -111,6 +135,21 @@ mod tests {
     fn bundle(name: &str, signer: &str, content: &str) -> Value {
         json!({"metadata": {"name": name, "uid": "u", "resourceVersion": "5"},
             "spec": {"signerName": signer, "trustBundle": content}})
+    }
+
+    #[test]
+    fn syncs_are_counted_by_code() {
+        let count = |failures: &[Failure]| {
+            let samples = Publisher { bundle: "PEM".into() }.ended(failures, 0.5);
+            samples.iter().map(sample).collect::<Vec<_>>().join(", ")
+        };
+        // A server that does not answer gives no code.
+        let target = Target::of::<ClusterTrustBundle>("", "");
+        let lost = Failure { target, error: Error::Transport("closed".into()) };
+        expect![[r#"
+            clustertrustbundle_publisher_sync_total "200" = 1, clustertrustbundle_publisher_sync_duration_seconds "200" = 0.5
+            clustertrustbundle_publisher_sync_total "500" = 1, clustertrustbundle_publisher_sync_duration_seconds "500" = 0.5"#]]
+        .assert_eq(&[count(&[]), count(&[lost])].join("\n"));
     }
 
     #[test]

@@ -69,7 +69,7 @@ mod volumeattributesclass_protection;
 pub use certificatesigningrequest_signing::{Authorities, Authority};
 pub use descriptor::{ControllerContext, Descriptor, Start, WorkersFlag};
 pub use horizontal_pod_autoscaler::AutoscalerConfig;
-pub use loop_config::{BatchPeriods, CloudLoops, EvictionRates, LoopConfig, NodeMonitorConfig};
+pub use loop_config::{BatchPeriods, CloudLoops, EvictionRates, LoopConfig, NodeMonitorConfig, VolumeLoops};
 pub use node_ipam::{MaskSizes, NodeRanges};
 pub use selection::Selection;
 

@@ -66,8 +66,25 @@ pub struct LoopConfig {
     pub namespace_period: Duration,
     /// `--cluster-signing-duration`: how long certificates live at most.
     pub signing_duration: Duration,
+    /// The loops of volumes.
+    pub volumes: VolumeLoops,
     /// The loops that ask the cloud provider.
     pub cloud: CloudLoops,
+}
+
+/// The loops of volumes and claims.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct VolumeLoops {
+    /// `--enable-dynamic-provisioning`: whether provisioners are asked for volumes.
+    pub dynamic_provisioning: bool,
+    /// Not `--disable-force-detach-on-timeout`: whether a volume is detached from a node that has been unhealthy for six minutes.
+    pub force_detach_on_timeout: bool,
+}
+
+impl Default for VolumeLoops {
+    fn default() -> VolumeLoops {
+        VolumeLoops { dynamic_provisioning: true, force_detach_on_timeout: true }
+    }
 }
 
 /// How long changes wait for others, so that one write has them all. None by default.
@@ -120,6 +137,7 @@ impl Default for LoopConfig {
             batches: BatchPeriods::default(),
             namespace_period: Duration::from_secs(300),
             signing_duration: Duration::from_secs(365 * 24 * 60 * 60),
+            volumes: VolumeLoops::default(),
             cloud: CloudLoops::default(),
         }
     }

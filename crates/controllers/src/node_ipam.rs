@@ -6,14 +6,15 @@
 //! - A range is a node's until the node is gone, whatever becomes of the write that says so.
 
 mod cidr_set;
+mod metrics;
 
 pub use cidr_set::{MaskSizes, NodeRanges};
 
 use crate::{Descriptor, Start};
 use cidr_set::Pool;
 use kaji_runtime::{
-    Change, Controller, Cx, EventRecord, Informers, Key, PatchKind, Plan, Projection, Reconciler, Step, View,
-    Write, client::Target, objects::Node,
+    Change, Controller, Cx, EventRecord, Informers, Key, Metric, PatchKind, Plan, Projection, Reconciler,
+    Step, View, Write, client::Target, objects::Node,
 };
 use serde_json::json;
 use std::{
@@ -43,8 +44,10 @@ pub const CONTROLLER: Descriptor = Descriptor {
 /// The controller.
 fn controller(informers: &Arc<Informers>, ranges: &NodeRanges) -> Controller {
     let shared = Shared(Arc::new(Mutex::new(State::new(ranges))));
-    let seen = shared.clone();
-    Controller::new(Allocator(shared), informers).reads::<Node>(move |change, _| seen.lock().note(change))
+    let (seen, measured) = (shared.clone(), shared.clone());
+    Controller::new(Allocator(shared), informers)
+        .reads::<Node>(move |change, _| seen.lock().note(change))
+        .gauges(move |_| metrics::of_ranges(&measured.lock().pool))
 }
 
 struct State {
@@ -112,6 +115,10 @@ impl Reconciler for Allocator {
         COMPONENT
     }
 
+    fn metrics(&self) -> &'static [&'static Metric] {
+        &metrics::METRICS
+    }
+
     fn reconcile(&self, view: &View, key: &Key, _: &Cx<'_>) -> Plan {
         let nodes = view.get::<Node>();
         let mut state = self.0.lock();
@@ -130,11 +137,12 @@ impl Reconciler for Allocator {
             let about = node.metadata.reference(&Node::api_version(), Node::KIND);
             EventRecord::normal(about, reason, format!("Node {name} status is now: {reason}"))
         };
-        let Some(ranges) = state.pool.assign(name) else {
+        let Some(assigned) = state.pool.assign(name) else {
             state.without.insert(name.clone());
             return Plan::nothing().event(event("CIDRNotAvailable")).again_after(AGAIN);
         };
         state.without.remove(name);
+        let ranges = &assigned.ranges;
         let write = Write::Patch {
             target: Target::of::<Node>("", name),
             kind: PatchKind::Strategic,
@@ -144,14 +152,15 @@ impl Reconciler for Allocator {
             }),
         };
         let on_failure = Some(event("CIDRAssignmentFailed"));
-        Plan::nothing().stage(vec![Step { write, on_success: None, on_failure }])
+        let plan = Plan::nothing().stage(vec![Step { write, on_success: None, on_failure }]);
+        metrics::assigned(plan, &assigned)
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::testing::{object, reconcile, snapshot, text};
+    use crate::testing::{object, observed, reconcile, sample, snapshot, text};
     use expect_test::expect;
     use serde_json::Value;
 
@@ -199,6 +208,36 @@ mod tests {
         let mut leaving = a;
         leaving["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z".into();
         assert_eq!(plan(&allocator, &[leaving], "a"), "");
+    }
+
+    #[test]
+    fn counts_what_is_allocated_and_released() {
+        let allocator = allocator("10.244.0.0/22");
+        let shown = || {
+            let samples = metrics::of_ranges(&allocator.0.lock().pool);
+            samples.iter().map(|s| sample(s).replace("node_ipam_controller_", "") + "\n").collect::<String>()
+        };
+        let has = node("old", "u0", &["10.244.0.0/24"]);
+        note(&allocator, None, Some(has.clone()));
+        // Seen again as it was, it takes nothing.
+        note(&allocator, Some(has.clone()), Some(has.clone()));
+        let view = View::default().with(snapshot::<Node>([node("a", "u1", &[])]));
+        let plans = [(), ()].map(|()| observed(&reconcile(&allocator, &view, "", "a", &[])));
+        // What is written once more was found before.
+        expect![[r#"
+            decided: node_ipam_controller_cidrset_allocation_tries_per_request "10.244.0.0/22" = 1
+        "#]]
+        .assert_eq(&plans.concat());
+        note(&allocator, Some(node("a", "u1", &[])), Some(node("a", "u1", &["10.244.1.0/24"])));
+        note(&allocator, Some(has), None);
+        expect![[r#"
+            cirdset_max_cidrs "10.244.0.0/22" = 4
+            cidrset_usage_cidrs "10.244.0.0/22" = 0.25
+            cidrset_cidrs_allocations_total "10.244.0.0/22" = 2
+            cidrset_cidrs_releases_total "10.244.0.0/22" = 1
+            running_managed_controllers "nodeipam" "kube-controller-manager" = 1
+        "#]]
+        .assert_eq(&shown());
     }
 
     #[test]

@@ -13,12 +13,15 @@ use crate::{
     cloud_provider::{CloudError, CloudProvider, Route, Routes},
     loop_config::CloudLoops,
     node_ipam::NodeRanges,
-    shared::conditions::seconds,
+    shared::{
+        conditions::seconds,
+        running::{RUNNING, running},
+    },
 };
 use futures_util::{StreamExt, future::BoxFuture, stream::FuturesUnordered};
 use kaji_runtime::{
-    Client, Controller, Cx, EventRecord, Informers, Key, PatchKind, Plan, Projection, Reconciler, Snapshot,
-    Step, View, Write,
+    Client, Controller, Cx, EventRecord, Informers, Key, Metric, Moment, PatchKind, Plan, Projection,
+    Reconciler, Snapshot, Step, View, Write,
     client::Target,
     objects::{Node, NodeAddress},
 };
@@ -33,6 +36,14 @@ const COMPONENT: &str = "route_controller";
 /// Calls of the provider in flight at once.
 const PARALLEL: usize = 200;
 const CONDITION: &str = "NetworkUnavailable";
+
+static SYNCS: Metric = Metric::counter(
+    "route_controller_route_sync_total",
+    "[ALPHA] A metric counting the amount of times routes have been synced with the cloud provider.",
+    &[],
+);
+/// The metrics of the controller.
+pub static METRICS: [&Metric; 2] = [&SYNCS, &RUNNING];
 
 /// The controller's line in the table.
 pub const CONTROLLER: Descriptor = Descriptor {
@@ -59,7 +70,8 @@ fn controller(
     loops: CloudLoops,
 ) -> Controller {
     let routes = NodeRoutes { cloud, ranges, loops, looked: Mutex::default() };
-    Controller::new(routes, informers).workers(1).reads::<Node>(|_, _| vec![]).seed(Key::default())
+    let controller = Controller::new(routes, informers).workers(1).reads::<Node>(|_, _| vec![]);
+    controller.gauges(|_| vec![running("route")]).seed(Key::default())
 }
 
 /// What has to be done so that the provider's routes are those of the nodes.
@@ -200,6 +212,10 @@ impl Reconciler for NodeRoutes {
         "Routes"
     }
 
+    fn metrics(&self) -> &'static [&'static Metric] {
+        &METRICS
+    }
+
     fn prepares(&self) -> bool {
         true
     }
@@ -219,7 +235,8 @@ impl Reconciler for NodeRoutes {
     fn reconcile(&self, view: &View, _: &Key, cx: &Cx<'_>) -> Plan {
         let looked = std::mem::take(&mut *self.looked.lock().unwrap_or_else(PoisonError::into_inner));
         let nodes = view.get::<Node>();
-        let mut plan = Plan::nothing().again_after(self.loops.route_period);
+        let mut plan =
+            Plan::nothing().again_after(self.loops.route_period).observe(Moment::Decided, SYNCS.one([]));
         for (name, reason) in looked.failures {
             let Some(node) = nodes.get("", &name) else { continue };
             let meta = &node.metadata;

@@ -6,11 +6,12 @@
 //!   sees its own writes before the next decision.
 //! - A volume is detached from a node only after the Node's status has ceased to list it, by a write that fails if the kubelet
 //!   has begun to use it meanwhile. Exceptions are nodes that are out of service, and nodes that have not been healthy for
-//!   six minutes since their pods went.
+//!   six minutes since their pods went, unless `--disable-force-detach-on-timeout` says otherwise.
 //! - Attachments that have other names than those made here are not touched.
 
 mod attach;
 mod detach;
+mod metrics;
 mod wanted;
 
 #[cfg(test)]
@@ -19,7 +20,8 @@ mod tests;
 use crate::{Descriptor, Start};
 use jiff::Timestamp;
 use kaji_runtime::{
-    Change, Controller, Cx, Informers, Key, PatchKind, Plan, Reconciler, Snapshot, Step, Target, View, Write,
+    Change, Controller, Cx, Informers, Key, Metric, PatchKind, Plan, Reconciler, Snapshot, Step, Target,
+    View, Write,
     objects::{
         AttachedVolume, CsiDriver, CsiSource, Node, PersistentVolume, PersistentVolumeClaim, Pod,
         VolumeAttachment, csi_attachment_name, csi_volume_name,
@@ -41,11 +43,13 @@ pub const CONTROLLER: Descriptor = Descriptor {
     components: &[COMPONENT],
     service_account: Some("attachdetach-controller"),
     workers: None,
-    start: Start::Reconcilers(|informers, _| vec![controller(informers)]),
+    start: Start::Reconcilers(|informers, config| {
+        vec![controller(informers, config.loops.volumes.force_detach_on_timeout)]
+    }),
 };
 
-fn controller(informers: &Arc<Informers>) -> Controller {
-    Controller::new(AttachDetach { requests: Requests::default() }, informers)
+fn controller(informers: &Arc<Informers>, force_on_timeout: bool) -> Controller {
+    Controller::new(AttachDetach { requests: Requests::default(), force_on_timeout }, informers)
         .reads::<Pod>(|_, _| vec![])
         .reads::<PersistentVolume>(|_, _| vec![])
         .reads::<PersistentVolumeClaim>(keys_of_claim)
@@ -54,6 +58,7 @@ fn controller(informers: &Arc<Informers>) -> Controller {
         .reads::<Pod>(keys_of_pod)
         .reads::<Node>(keys_of_node)
         .reads::<CsiDriver>(keys_of_driver)
+        .gauges(metrics::gauges)
         .workers(1)
 }
 
@@ -135,6 +140,8 @@ impl Requests {
 
 struct AttachDetach {
     requests: Requests,
+    /// Whether a volume is detached from a node that has been unhealthy for long, whatever the kubelet said last.
+    force_on_timeout: bool,
 }
 
 /// What is known when a decision about a node is made.
@@ -184,20 +191,15 @@ impl Reconciler for AttachDetach {
         "pvcs"
     }
 
+    fn metrics(&self) -> &'static [&'static Metric] {
+        &metrics::METRICS
+    }
+
     fn reconcile(&self, view: &View, key: &Key, cx: &Cx<'_>) -> Plan {
-        let nodes = view.get::<Node>();
-        let known = NodeAttachments {
-            name: key.name.clone(),
-            node: nodes.by_key(key).cloned(),
-            pods: view.get(),
-            claims: view.get(),
-            volumes: view.get(),
-            drivers: view.get(),
-            attachments: view.get(),
-        };
+        let known = NodeAttachments::of(view, &key.name);
         let (wanted, attached) = (known.wanted(), known.attached());
         let mut report = Report::default();
-        let detached = known.detach(&self.requests, &wanted, &attached, cx.now, &mut report);
+        let detached = known.detach(self, &wanted, &attached, cx.now, &mut report);
         let plan = known.attach(&wanted, &attached);
         report.list(&attached);
         let plan = known.report(plan, &report, &wanted);
@@ -225,6 +227,18 @@ impl Report {
 }
 
 impl NodeAttachments {
+    fn of(view: &View, name: &str) -> NodeAttachments {
+        NodeAttachments {
+            name: name.to_owned(),
+            node: view.get::<Node>().get("", name).cloned(),
+            pods: view.get(),
+            claims: view.get(),
+            volumes: view.get(),
+            drivers: view.get(),
+            attachments: view.get(),
+        }
+    }
+
     /// Writes the Node's list of attached volumes, if it differs.
     fn report(&self, plan: Plan, report: &Report, wanted: &BTreeMap<String, Wanted>) -> Plan {
         let Some(node) = &self.node else { return plan };

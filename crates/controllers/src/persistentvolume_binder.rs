@@ -10,14 +10,17 @@
 //! - Keys with a namespace are claims, keys without one are volumes.
 
 mod claims;
+mod metrics;
 mod volumes;
 mod writes;
 
 use crate::{Descriptor, Start};
 use kaji_runtime::{
-    Change, Controller, Cx, Informers, Key, Plan, Projection, Reconciler, Snapshot, Target, View,
+    Change, Controller, Cx, Informers, Key, Metric, Moment, Plan, Projection, Reconciler, Snapshot, Target,
+    View,
     objects::{CLAIM_REF, PersistentVolume, PersistentVolumeClaim, Pod, StorageClass, UNBOUND, VOLUME},
 };
+use metrics::Operations;
 use std::sync::Arc;
 
 const COMPONENT: &str = "persistentvolume-controller";
@@ -28,16 +31,19 @@ pub const CONTROLLER: Descriptor = Descriptor {
     components: &[COMPONENT],
     service_account: Some("persistent-volume-binder"),
     workers: None,
-    start: Start::Reconcilers(|informers, _| vec![controller(informers)]),
+    start: Start::Reconcilers(|informers, config| {
+        vec![controller(informers, config.loops.volumes.dynamic_provisioning)]
+    }),
 };
 
-fn controller(informers: &Arc<Informers>) -> Controller {
-    Controller::new(Binder, informers)
+fn controller(informers: &Arc<Informers>, provisions: bool) -> Controller {
+    Controller::new(Binder { provisions, operations: Operations::default() }, informers)
         .reads::<PersistentVolumeClaim>(|_, _| vec![])
         .reads::<PersistentVolume>(keys_of_volume)
         .reads::<PersistentVolumeClaim>(keys_of_claim)
         .reads::<StorageClass>(|_, view| unbound_claims(view, |_| true))
         .reads::<Pod>(keys_of_pod)
+        .gauges(|view| metrics::gauges(&view.get(), &view.get()))
 }
 
 /// The claims that may have waited for a change of something else.
@@ -90,7 +96,11 @@ fn keys_of_pod(change: &Change<Pod>, view: &View) -> Vec<Key> {
     keys.filter(|key| claims.by_key(key).is_some_and(|claim| claim.spec.volume_name.is_empty())).collect()
 }
 
-struct Binder;
+struct Binder {
+    /// Whether provisioners are asked for volumes.
+    provisions: bool,
+    operations: Operations,
+}
 
 impl Reconciler for Binder {
     fn name(&self) -> &'static str {
@@ -101,19 +111,29 @@ impl Reconciler for Binder {
         "claims"
     }
 
+    fn metrics(&self) -> &'static [&'static Metric] {
+        &metrics::METRICS
+    }
+
     fn reconcile(&self, view: &View, key: &Key, cx: &Cx<'_>) -> Plan {
         let state = BinderState {
             claims: view.get(),
             volumes: view.get(),
             classes: view.get(),
             pods: view.get(),
+            provisions: self.provisions,
+            operations: &self.operations,
             cx,
         };
         if key.namespace.is_empty() {
-            state.volumes.by_key(key).map_or_else(Plan::nothing, |volume| state.volume(volume))
-        } else {
-            state.claims.by_key(key).map_or_else(Plan::nothing, |claim| state.claim(claim))
+            let gone = || self.operations.ended(Plan::nothing(), key, Moment::Decided, cx.now);
+            return state.volumes.by_key(key).map_or_else(gone, |volume| state.volume(volume));
         }
+        let claim = state.claims.by_key(key);
+        if claim.is_none_or(|claim| !claim.spec.volume_name.is_empty()) {
+            self.operations.forget(key);
+        }
+        claim.map_or_else(Plan::nothing, |claim| state.claim(claim))
     }
 }
 
@@ -123,6 +143,8 @@ struct BinderState<'a> {
     volumes: Snapshot<PersistentVolume>,
     classes: Snapshot<StorageClass>,
     pods: Snapshot<Pod>,
+    provisions: bool,
+    operations: &'a Operations,
     cx: &'a Cx<'a>,
 }
 
@@ -136,5 +158,7 @@ impl BinderState<'_> {
     }
 }
 
+#[cfg(test)]
+mod measured_tests;
 #[cfg(test)]
 mod tests;

@@ -3,9 +3,14 @@
 //! Invariants:
 //! - Keys are namespaces. The data is put back when it was changed or deleted; the annotation only when it is empty.
 
-use crate::{Descriptor, Start, serviceaccount::active, shared::pods::namespace_terminating};
+use crate::{
+    Descriptor, Start,
+    serviceaccount::active,
+    shared::{pods::namespace_terminating, publishing::outcome_code},
+};
 use kaji_runtime::{
-    Change, Controller, Cx, Informers, Key, PatchKind, Plan, Projection, Reconciler, View, Write,
+    Buckets, Change, Controller, Cx, Failure, Informers, Key, Metric, PatchKind, Plan, Projection,
+    Reconciler, Sample, View, Write,
     client::Target,
     objects::{ConfigMap, Namespace},
 };
@@ -20,6 +25,21 @@ const DESCRIPTION: &str = "Contains a CA bundle that can be used to verify the k
     distributions of Kubernetes clusters.";
 
 const COMPONENT: &str = "root-ca-cert-publisher";
+
+// Upstream's text of help is the same for both.
+static SYNCS: Metric = Metric::counter(
+    "root_ca_cert_publisher_sync_total",
+    "[ALPHA] Number of namespace syncs happened in root ca cert publisher.",
+    &["code"],
+);
+static SYNC_DURATION: Metric = Metric::histogram(
+    "root_ca_cert_publisher_sync_duration_seconds",
+    "[ALPHA] Number of namespace syncs happened in root ca cert publisher.",
+    &["code"],
+    Buckets::exponential(0.001, 2.0, 15),
+);
+/// The metrics of the controller.
+pub static METRICS: [&Metric; 2] = [&SYNCS, &SYNC_DURATION];
 
 /// The controller's line in the table.
 pub const CONTROLLER: Descriptor = Descriptor {
@@ -42,6 +62,12 @@ fn controller(informers: &Arc<Informers>, root_ca: &str) -> Controller {
         })
 }
 
+/// Whether nothing is to be published there, as the namespace is gone or going: what failed was a create.
+fn settled(failure: &Failure) -> bool {
+    let Failure { target, error } = failure;
+    target.name.is_empty() && (error.not_found() || namespace_terminating(error))
+}
+
 struct Publisher {
     root_ca: String,
 }
@@ -53,6 +79,15 @@ impl Reconciler for Publisher {
 
     fn queue_name(&self) -> &'static str {
         "root_ca_cert_publisher"
+    }
+
+    fn metrics(&self) -> &'static [&'static Metric] {
+        &METRICS
+    }
+
+    fn ended(&self, failures: &[Failure], seconds: f64) -> Vec<Sample> {
+        let code = outcome_code(failures, settled);
+        vec![SYNCS.one([code.clone()]), SYNC_DURATION.sample([code], seconds)]
     }
 
     fn reconcile(&self, view: &View, key: &Key, cx: &Cx<'_>) -> Plan {
@@ -98,8 +133,10 @@ impl Reconciler for Publisher {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::testing::{reconcile, snapshot, text};
+    use crate::testing::{reconcile, sample, snapshot, text};
     use expect_test::expect;
+    use kaji_meta::Status;
+    use kaji_runtime::Error;
 
     fn plan(phase: &str, maps: Vec<Value>) -> String {
         let view = View::default()
@@ -120,6 +157,24 @@ mod tests {
         "#]]
         .assert_eq(&plan("Active", vec![]));
         expect![""].assert_eq(&plan("Terminating", vec![]));
+    }
+
+    #[test]
+    fn syncs_are_counted_by_code() {
+        let count = |codes: &[u16]| {
+            let failure = |code: &u16| Failure {
+                target: Target::of::<ConfigMap>("ns", ""),
+                error: Error::Api(Box::new(Status { code: *code, ..Status::internal("refused") })),
+            };
+            let failures: Vec<Failure> = codes.iter().map(failure).collect();
+            let samples = Publisher { root_ca: "PEM".into() }.ended(&failures, 0.25);
+            samples.iter().map(sample).collect::<Vec<_>>().join(", ")
+        };
+        expect![[r#"
+            root_ca_cert_publisher_sync_total "200" = 1, root_ca_cert_publisher_sync_duration_seconds "200" = 0.25
+            root_ca_cert_publisher_sync_total "403" = 1, root_ca_cert_publisher_sync_duration_seconds "403" = 0.25
+            root_ca_cert_publisher_sync_total "200" = 1, root_ca_cert_publisher_sync_duration_seconds "200" = 0.25"#]]
+        .assert_eq(&[&[][..], &[403], &[404]].map(count).join("\n"));
     }
 
     #[test]

@@ -4,6 +4,7 @@
 //! Invariant: services with a load balancer class belong to another controller.
 
 mod derived;
+mod metrics;
 mod outside;
 
 use crate::{

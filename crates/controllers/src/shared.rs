@@ -1,4 +1,5 @@
-//! What several controllers share: claims by controller reference, revision histories, conditions, pods, endpoints, tolerations.
+//! What several controllers share: claims by controller reference, revision histories, conditions, pods, endpoints, tolerations,
+//! codes of syncs, the controllers that run.
 
 pub mod bootstrap_tokens;
 pub mod certificates;
@@ -9,6 +10,8 @@ pub mod endpoints;
 pub mod history;
 pub mod pods;
 pub mod protection;
+pub mod publishing;
+pub mod running;
 pub mod template_hash;
 pub mod tolerations;
 pub mod workers;

@@ -67,6 +67,10 @@ async fn metrics_have_the_names_of_upstream() {
     metrics.declare(&garbage_collector::METRICS);
     metrics.declare(&horizontal_pod_autoscaler::METRICS);
     expect_test::expect![[r#"
+        attach_detach_controller_attachdetach_controller_forced_detaches
+        attachdetach_controller_total_volumes
+        clustertrustbundle_publisher_sync_duration_seconds
+        clustertrustbundle_publisher_sync_total
         cronjob_controller_job_creation_skew_duration_seconds
         device_taint_eviction_controller_pod_deletion_duration_seconds
         device_taint_eviction_controller_pod_deletions_total
@@ -111,16 +115,40 @@ async fn metrics_have_the_names_of_upstream() {
         node_collector_update_all_nodes_health_duration_seconds
         node_collector_zone_health
         node_collector_zone_size
+        node_controller_cloud_provider_taint_removal_delay_seconds
+        node_controller_initial_node_sync_delay_seconds
+        node_ipam_controller_cidrset_allocation_tries_per_request
+        node_ipam_controller_cidrset_cidrs_allocations_total
+        node_ipam_controller_cidrset_cidrs_releases_total
+        node_ipam_controller_cidrset_usage_cidrs
+        node_ipam_controller_cirdset_max_cidrs
         pod_gc_collector_force_delete_pod_errors_total
         pod_gc_collector_force_delete_pods_total
+        pv_collector_bound_pv_count
+        pv_collector_bound_pvc_count
+        pv_collector_total_pv_count
+        pv_collector_unbound_pv_count
+        pv_collector_unbound_pvc_count
         replicaset_controller_sorting_deletion_age_ratio
         resourceclaim_controller_creates_total
         resourceclaim_controller_resource_claims
+        retroactive_storageclass_errors_total
+        retroactive_storageclass_total
+        root_ca_cert_publisher_sync_duration_seconds
+        root_ca_cert_publisher_sync_total
+        route_controller_route_sync_total
+        running_managed_controllers
+        service_controller_loadbalancer_sync_total
+        service_controller_nodesync_error_total
+        service_controller_update_loadbalancer_host_latency_seconds
         statefulset_controller_statefulset_max_unavailable
         statefulset_controller_statefulset_unavailable_replicas
+        storage_count_attachable_volumes_in_use
         taint_eviction_controller_pod_deletion_duration_seconds
         taint_eviction_controller_pod_deletions_total
         ttl_after_finished_controller_job_deletion_duration_seconds
+        volume_operation_errors_total
+        volume_operation_total_seconds
     "#]]
     .assert_eq(&metrics.names().iter().map(|name| format!("{name}\n")).collect::<String>());
 }

@@ -3,8 +3,10 @@
 //! Invariant: the defaults are those of [`LoopConfig`].
 
 use crate::cloud::CloudFlags;
-use clap::{Arg, ArgMatches, Args, Command, FromArgMatches, value_parser};
-use kaji_controllers::{BatchPeriods, EvictionRates, LoopConfig, NodeMonitorConfig, WorkersFlag};
+use clap::{Arg, ArgAction, ArgMatches, Args, Command, FromArgMatches, value_parser};
+use kaji_controllers::{
+    BatchPeriods, EvictionRates, LoopConfig, NodeMonitorConfig, VolumeLoops, WorkersFlag,
+};
 use std::{collections::BTreeMap, time::Duration};
 
 /// Flags of kube-controller-manager.
@@ -15,6 +17,8 @@ pub(crate) struct ControlLoopFlags {
     workers: Workers,
     #[command(flatten)]
     nodes: NodeFlags,
+    #[command(flatten)]
+    volumes: VolumeFlags,
     #[command(flatten)]
     cloud: CloudFlags,
     /// Pods that are over and stay; 0 or less lets all stay.
@@ -70,6 +74,27 @@ struct NodeFlags {
     /// A zone with more nodes is large.
     #[arg(long, value_name = "N", default_value_t = 50)]
     large_cluster_size_threshold: usize,
+}
+
+/// How volumes are made, and taken off nodes.
+#[derive(Args, Clone, Debug)]
+struct VolumeFlags {
+    /// Whether provisioners are asked for volumes.
+    #[arg(long, default_value_t = true, num_args = 0..=1, require_equals = true, default_missing_value = "true", action = ArgAction::Set)]
+    enable_dynamic_provisioning: bool,
+    /// Never detaches volumes that the kubelet may still use from a node that has been unhealthy for six minutes, only from nodes that are out
+    /// of service.
+    #[arg(long, default_value_t = false, num_args = 0..=1, require_equals = true, default_missing_value = "true", action = ArgAction::Set)]
+    disable_force_detach_on_timeout: bool,
+}
+
+impl VolumeFlags {
+    fn config(&self) -> VolumeLoops {
+        VolumeLoops {
+            dynamic_provisioning: self.enable_dynamic_provisioning,
+            force_detach_on_timeout: !self.disable_force_detach_on_timeout,
+        }
+    }
 }
 
 /// More workers than a loop has use for.
@@ -201,6 +226,7 @@ impl ControlLoopFlags {
             },
             namespace_period: self.namespace_sync_period,
             signing_duration: self.cluster_signing_duration,
+            volumes: self.volumes.config(),
             cloud: self.cloud.config()?,
         })
     }

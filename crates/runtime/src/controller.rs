@@ -93,6 +93,12 @@ pub trait Reconciler: Send + Sync + 'static {
     /// What became of a write of a key's plan: the object as it is now, or the error. For objects that no informer has, and that are
     /// updated from what the server returned the last time.
     fn written(&self, _key: &Key, _write: &Write, _outcome: Result<&Value, &Error>) {}
+
+    /// What is counted of the work on a key that depends on how its writes failed: it has ended, and took so many seconds. What does
+    /// not depend on that is in the plan.
+    fn ended(&self, _failures: &[Failure], _seconds: f64) -> Vec<Sample> {
+        vec![]
+    }
 }
 
 type Ready = Box<dyn Fn() -> BoxFuture<'static, ()> + Send + Sync>;
@@ -319,6 +325,8 @@ impl Worker {
         let observing = Observing::new(self.controller.informers.metrics(), observations, taken);
         let failures = self.apply(key, plan, &client, &observing).await;
         observing.done(failures.is_empty());
+        let ended = self.controller.reconciler.ended(&failures, taken.elapsed().as_secs_f64());
+        ended.iter().for_each(|sample| self.controller.informers.metrics().observe(sample));
         let queue = &self.controller.queue;
         if failures.is_empty() {
             self.shared.settle(self.controller.reconciler.name(), key);

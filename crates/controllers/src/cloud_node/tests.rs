@@ -3,7 +3,7 @@
 use super::*;
 use crate::{
     cloud_provider::{BareMachines, fake::FakeCloud},
-    testing::{object, prepared, snapshot, text},
+    testing::{ago, object, observed, prepared, snapshot, text},
 };
 use expect_test::expect;
 
@@ -60,6 +60,20 @@ async fn nodes_are_initialized_with_what_the_cloud_knows() {
         --
         merge /api/v1/nodes/n/status {"metadata":{"uid":"u"},"status":{"addresses":[{"address":"10.0.0.1","type":"InternalIP"},{"address":"192.0.2.1","type":"ExternalIP"},{"address":"n","type":"Hostname"}]}}
     "#]].assert_eq(&plan(cloud, uninitialized()).await);
+}
+
+#[tokio::test]
+async fn the_age_of_nodes_that_are_initialized_is_measured() {
+    let cloud = Arc::new(FakeCloud::default().with_machine("n", machine()));
+    let nodes = CloudNodes::new(cloud, Duration::from_secs(300));
+    let mut node = uninitialized();
+    node["metadata"]["creationTimestamp"] = ago(5).into();
+    let view = View::default().with(snapshot::<Node>([node]));
+    expect![[r#"
+        written /api/v1/nodes/n: node_controller_cloud_provider_taint_removal_delay_seconds = 5
+        succeeded: node_controller_initial_node_sync_delay_seconds = 5
+    "#]]
+    .assert_eq(&observed(&prepared(&nodes, &view, "", "n").await));
 }
 
 #[tokio::test]

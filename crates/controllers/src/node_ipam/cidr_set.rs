@@ -169,6 +169,34 @@ struct Pieces {
     next: u64,
     /// By number, how many hold it.
     used: HashMap<u64, u32>,
+    /// How many pieces were taken that were free, ever.
+    allocations: u64,
+    /// How many became free again.
+    releases: u64,
+}
+
+/// The numbers of a range of the cluster.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RangeNumbers {
+    /// The range.
+    pub cluster: String,
+    /// Its pieces.
+    pub pieces: u64,
+    /// Those that are taken, by nodes or services.
+    pub used: u64,
+    /// How many pieces were taken that were free, ever.
+    pub allocations: u64,
+    /// How many became free again.
+    pub releases: u64,
+}
+
+/// What a node is given.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Assigned {
+    /// Its ranges, one of each of the cluster's.
+    pub ranges: Vec<String>,
+    /// With the cluster's range, how many pieces were passed over that were taken; nothing for what it had before.
+    pub tries: Vec<(String, u64)>,
 }
 
 impl Pieces {
@@ -186,12 +214,14 @@ impl Pieces {
         Some((number(cidr.base.max(self.of.base)), number(cidr.last().min(self.of.last()))))
     }
 
-    fn free(&self) -> Option<u64> {
+    /// A piece that is free, and how many were passed over.
+    fn free(&self) -> Option<(u64, u64)> {
         let count = self.count();
         if self.used.len() as u64 >= count {
             return None;
         }
-        (0..count).map(|i| (self.next + i) % count).find(|number| !self.used.contains_key(number))
+        let numbers = (0..count).map(|tries| ((self.next + tries) % count, tries));
+        numbers.into_iter().find(|(number, _)| !self.used.contains_key(number))
     }
 
     fn piece(&self, number: u64) -> Cidr {
@@ -201,7 +231,9 @@ impl Pieces {
 
     fn occupy(&mut self, (first, last): (u64, u64)) {
         for number in first..=last {
-            *self.used.entry(number).or_default() += 1;
+            let holders = self.used.entry(number).or_default();
+            self.allocations += u64::from(*holders == 0);
+            *holders += 1;
         }
     }
 
@@ -211,6 +243,7 @@ impl Pieces {
                 *holders -= 1;
                 if *holders == 0 {
                     self.used.remove(&number);
+                    self.releases += 1;
                 }
             }
         }
@@ -235,7 +268,14 @@ impl Pool {
     /// All is free but what services have.
     pub fn new(ranges: &NodeRanges) -> Pool {
         let mut pieces: Vec<Pieces> = (ranges.cluster.iter())
-            .map(|(of, mask)| Pieces { of: *of, mask: *mask, next: 0, used: HashMap::new() })
+            .map(|(of, mask)| Pieces {
+                of: *of,
+                mask: *mask,
+                next: 0,
+                used: HashMap::new(),
+                allocations: 0,
+                releases: 0,
+            })
             .collect();
         for pieces in &mut pieces {
             let spans: Vec<_> = ranges.services.iter().filter_map(|s| pieces.touched(s)).collect();
@@ -246,6 +286,10 @@ impl Pool {
 
     /// A node has these ranges and no others. What is not a CIDR, or none of the cluster's, is ignored.
     pub fn hold<S: AsRef<str>>(&mut self, node: &str, ranges: &[S]) {
+        let same = |held: &Held| held.ranges.iter().eq(ranges.iter().map(AsRef::as_ref));
+        if self.by_node.get(node).is_some_and(same) {
+            return;
+        }
         self.release(node);
         let mut held = Held { ranges: ranges.iter().map(|r| r.as_ref().to_owned()).collect(), spans: vec![] };
         for cidr in ranges.iter().filter_map(|r| r.as_ref().parse::<Cidr>().ok()) {
@@ -261,21 +305,34 @@ impl Pool {
 
     /// The ranges of a node: those that it was given before, else a free one of each of the cluster's. `None` when there
     /// is none left of one of them.
-    pub fn assign(&mut self, node: &str) -> Option<Vec<String>> {
+    pub fn assign(&mut self, node: &str) -> Option<Assigned> {
         if let Some(held) = self.by_node.get(node) {
-            return Some(held.ranges.clone());
+            return Some(Assigned { ranges: held.ranges.clone(), tries: vec![] });
         }
-        let free: Vec<u64> = self.ranges.iter().map(Pieces::free).collect::<Option<_>>()?;
-        let mut held = Held::default();
-        for (index, (pieces, number)) in self.ranges.iter_mut().zip(free).enumerate() {
+        let free: Vec<(u64, u64)> = self.ranges.iter().map(Pieces::free).collect::<Option<_>>()?;
+        let (mut held, mut passed) = (Held::default(), vec![]);
+        for (index, (pieces, (number, tries))) in self.ranges.iter_mut().zip(free).enumerate() {
             pieces.next = (number + 1) % pieces.count();
             pieces.occupy((number, number));
             held.ranges.push(pieces.piece(number).to_string());
             held.spans.push((index, (number, number)));
+            passed.push((pieces.of.to_string(), tries));
         }
-        let ranges = held.ranges.clone();
+        let assigned = Assigned { ranges: held.ranges.clone(), tries: passed };
         self.by_node.insert(node.to_owned(), held);
-        Some(ranges)
+        Some(assigned)
+    }
+
+    /// What there is of each range of the cluster.
+    pub fn numbers(&self) -> Vec<RangeNumbers> {
+        let of_range = |pieces: &Pieces| RangeNumbers {
+            cluster: pieces.of.to_string(),
+            pieces: pieces.count(),
+            used: pieces.used.len() as u64,
+            allocations: pieces.allocations,
+            releases: pieces.releases,
+        };
+        self.ranges.iter().map(of_range).collect()
     }
 
     /// A node is gone. Whether it held anything.
@@ -307,7 +364,7 @@ mod tests {
     fn give(pool: &mut Pool, nodes: &[&str]) -> String {
         nodes
             .iter()
-            .map(|n| pool.assign(n).map_or("none".into(), |r| r.join(",")))
+            .map(|n| pool.assign(n).map_or("none".into(), |a| a.ranges.join(",")))
             .collect::<Vec<_>>()
             .join(" ")
     }

@@ -4,7 +4,7 @@ use super::*;
 use crate::{
     cloud_provider::fake::FakeCloud,
     node_ipam::MaskSizes,
-    testing::{prepared, snapshot, text},
+    testing::{observed, prepared, snapshot, text},
 };
 use expect_test::expect;
 use serde_json::Value;
@@ -50,6 +50,16 @@ async fn nodes_get_routes_and_their_condition() {
     "#]].assert_eq(&look(&cloud, &nodes).await);
     let settled = [node("a", &["10.244.1.0/24"], Some(true)), node("b", &[], None)];
     assert_eq!(look(&cloud, &settled).await, "list kubernetes\nagain after 10s\n");
+}
+
+#[tokio::test]
+async fn looks_are_counted() {
+    let ranges = NodeRanges::new(&["10.244.0.0/16"], MaskSizes::default(), &[]).unwrap();
+    let cloud = Arc::new(FakeCloud::default());
+    let routes = NodeRoutes { cloud, ranges, loops: CloudLoops::default(), looked: Mutex::default() };
+    let view = View::default().with(snapshot::<Node>([]));
+    let plan = prepared(&routes, &view, "", "").await;
+    assert_eq!(observed(&plan), "decided: route_controller_route_sync_total = 1\n");
 }
 
 #[tokio::test]

@@ -1,6 +1,6 @@
 //! Detaching: when it is safe, and when it is done all the same.
 
-use super::{Attached, NodeAttachments, Report, Requests, Wanted};
+use super::{AttachDetach, Attached, NodeAttachments, Report, Wanted, metrics};
 use jiff::{SignedDuration, Timestamp};
 use kaji_runtime::{Plan, Step, Target, Write, objects::VolumeAttachment};
 use serde_json::json;
@@ -14,13 +14,15 @@ const OUT_OF_SERVICE: &str = "node.kubernetes.io/out-of-service";
 #[derive(Default)]
 pub(super) struct Detached {
     steps: Vec<Step>,
+    /// Those that are deleted though it may not be safe, and why.
+    forced: Vec<(Target, &'static str)>,
     again: Option<Duration>,
 }
 
 impl Detached {
     /// Adds the deletions to a plan that first takes the volumes off the Node's list.
     pub(super) fn after(self, plan: Plan) -> Plan {
-        let plan = plan.stage(self.steps);
+        let plan = metrics::forced(plan.stage(self.steps), self.forced);
         match self.again {
             Some(wait) => plan.again_after(wait),
             None => plan,
@@ -32,13 +34,13 @@ impl NodeAttachments {
     /// Decides on the attachments that no pod wants.
     pub(super) fn detach(
         &self,
-        requests: &Requests,
+        controller: &AttachDetach,
         wanted: &BTreeMap<String, Wanted>,
         attached: &BTreeMap<String, Attached>,
         now: Timestamp,
         report: &mut Report,
     ) -> Detached {
-        let mut requests = requests.lock();
+        let mut requests = controller.requests.lock();
         requests.retain(|(node, name), _| {
             *node != self.name || (attached.contains_key(name) && !wanted.contains_key(name))
         });
@@ -50,28 +52,35 @@ impl NodeAttachments {
             let since = *requests.entry((self.name.clone(), name.clone())).or_insert(now);
             let left = LONGEST_UNMOUNT - now.duration_since(since);
             let unique = present.unique_name();
-            let force = self.out_of_service() || (!self.healthy() && left <= SignedDuration::ZERO);
-            if self.uses(&unique) && !force {
+            let force = self.force(controller.force_on_timeout && left <= SignedDuration::ZERO);
+            if self.uses(&unique) && force.is_none() {
                 // A node that becomes unhealthy later is looked at then.
-                if !self.healthy() {
+                if !self.healthy() && controller.force_on_timeout {
                     let wait = Duration::try_from(left).unwrap_or_default();
                     detached.again = Some(detached.again.map_or(wait, |again| again.min(wait)));
                 }
                 continue;
             }
-            report.checked |= !force;
+            report.checked |= force.is_none();
             report.leaving.push(unique);
             let meta = &present.object.metadata;
+            let target = Target::of::<VolumeAttachment>("", &meta.name);
+            detached.forced.extend(force.map(|reason| (target.clone(), reason)));
             detached.steps.push(Step {
-                write: Write::Delete {
-                    target: Target::of::<VolumeAttachment>("", &meta.name),
-                    options: json!({"preconditions": {"uid": meta.uid}}),
-                },
+                write: Write::Delete { target, options: json!({"preconditions": {"uid": meta.uid}}) },
                 on_success: None,
                 on_failure: None,
             });
         }
         detached
+    }
+
+    /// Why a volume is detached though the kubelet may use it, if it is. `late`: the kubelet has had the time for it.
+    fn force(&self, late: bool) -> Option<&'static str> {
+        if late && !self.healthy() {
+            return Some(metrics::TIMEOUT);
+        }
+        self.out_of_service().then_some(metrics::OUT_OF_SERVICE)
     }
 
     /// Whether the kubelet says that it uses a volume. What a node that is gone said last is not known: it may.

@@ -1,7 +1,7 @@
 //! Attaching and detaching, as text.
 
 use super::*;
-use crate::testing::{ago, now, object, snapshot, text};
+use crate::testing::{ago, now, object, observed, sample, snapshot, text};
 use expect_test::expect;
 use kaji_meta::random::SeededRandom;
 
@@ -59,15 +59,23 @@ impl World {
             .with(snapshot::<VolumeAttachment>(self.attachments.clone()))
     }
 
-    fn plan_at(&self, controller: &AttachDetach, node: &str, at: Timestamp) -> String {
+    fn decide(&self, controller: &AttachDetach, node: &str, at: Timestamp) -> Plan {
         let random = SeededRandom::new(1);
         let cx = Cx { now: at, random: &random, failures: &[] };
-        text(&controller.reconcile(&self.view(), &node_key(node), &cx))
+        controller.reconcile(&self.view(), &node_key(node), &cx)
+    }
+
+    fn plan_at(&self, controller: &AttachDetach, node: &str, at: Timestamp) -> String {
+        text(&self.decide(controller, node, at))
     }
 
     fn plan(&self, node: &str) -> String {
-        self.plan_at(&AttachDetach { requests: Requests::default() }, node, now())
+        self.plan_at(&attach_detach(), node, now())
     }
+}
+
+fn attach_detach() -> AttachDetach {
+    AttachDetach { requests: Requests::default(), force_on_timeout: true }
 }
 
 #[test]
@@ -153,7 +161,7 @@ fn detaches_what_the_kubelet_does_not_use() {
 #[test]
 fn detaches_by_force_after_six_minutes_of_an_unhealthy_node() {
     let attached = || vec![attachment("n", json!({"attached": true}))];
-    let controller = AttachDetach { requests: Requests::default() };
+    let controller = attach_detach();
     let sick = World::of(vec![node("n", "Unknown", true, true)], vec![], attached());
     let minutes = |n: i64| now() + SignedMinutes::from_mins(n);
     assert_eq!(sick.plan_at(&controller, "n", minutes(0)), "again after 360s\n");
@@ -172,6 +180,67 @@ fn detaches_by_force_after_six_minutes_of_an_unhealthy_node() {
 }
 
 use jiff::SignedDuration as SignedMinutes;
+
+#[test]
+fn does_not_detach_by_force_where_a_flag_forbids_it() {
+    let attached = || vec![attachment("n", json!({"attached": true}))];
+    let controller = AttachDetach { force_on_timeout: false, ..attach_detach() };
+    let mut sick = World::of(vec![node("n", "Unknown", true, true)], vec![], attached());
+    let minutes = |n: i64| now() + SignedMinutes::from_mins(n);
+    assert_eq!(sick.plan_at(&controller, "n", minutes(0)), "");
+    assert_eq!(sick.plan_at(&controller, "n", minutes(60)), "");
+    sick.nodes[0]["spec"] =
+        json!({"taints": [{"key": "node.kubernetes.io/out-of-service", "effect": "NoExecute"}]});
+    let plan = sick.plan_at(&controller, "n", minutes(61));
+    assert!(plan.contains("delete /apis/storage.k8s.io/v1/volumeattachments/"), "{plan}");
+}
+
+#[test]
+fn forced_detachments_are_counted() {
+    let attached = || vec![attachment("n", json!({"attached": true}))];
+    let controller = attach_detach();
+    let sick = World::of(vec![node("n", "Unknown", true, true)], vec![], attached());
+    let mut taken_out = World::of(vec![node("n", "True", true, true)], vec![], attached());
+    taken_out.nodes[0]["spec"] =
+        json!({"taints": [{"key": "node.kubernetes.io/out-of-service", "effect": "NoExecute"}]});
+    let safe = World::of(vec![node("n", "True", false, true)], vec![], attached());
+    let all = [
+        observed(&sick.decide(&controller, "n", now())),
+        observed(&sick.decide(&controller, "n", now() + SignedMinutes::from_mins(6))),
+        observed(&taken_out.decide(&controller, "n", now())),
+        observed(&safe.decide(&controller, "n", now())),
+    ];
+    expect![[r#"
+        .
+        written /apis/storage.k8s.io/v1/volumeattachments/csi-d698e2f756b73b0cc0e45b075c30045cc735daf35a64668c0eee96f73f820091: attach_detach_controller_attachdetach_controller_forced_detaches "timeout" = 1
+        .
+        written /apis/storage.k8s.io/v1/volumeattachments/csi-d698e2f756b73b0cc0e45b075c30045cc735daf35a64668c0eee96f73f820091: attach_detach_controller_attachdetach_controller_forced_detaches "out-of-service" = 1
+        .
+    "#]]
+    .assert_eq(&all.join(".\n"));
+}
+
+#[test]
+fn volumes_are_counted_by_node_and_by_state() {
+    let pods = vec![pod("p", "n", "Running"), pod("over", "n", "Succeeded"), pod("q", "m", "Running")];
+    // One node is not there; on another, attaching has failed.
+    let attachments = vec![
+        attachment("n", json!({"attached": true})),
+        attachment("m", json!({"attachError": {"message": "no"}})),
+        attachment("gone", json!({"attached": true})),
+        attachment("new", json!({})),
+    ];
+    let nodes = vec![node("n", "True", false, false), node("m", "True", false, false)];
+    let world = World::of(nodes, pods, attachments);
+    let samples = metrics::gauges(&world.view());
+    expect![[r#"
+        storage_count_attachable_volumes_in_use "m" "kubernetes.io/csi:csi.example.com" = 1
+        storage_count_attachable_volumes_in_use "n" "kubernetes.io/csi:csi.example.com" = 2
+        attachdetach_controller_total_volumes "kubernetes.io/csi:csi.example.com" "actual_state_of_world" = 3
+        attachdetach_controller_total_volumes "kubernetes.io/csi:csi.example.com" "desired_state_of_world" = 2
+    "#]]
+    .assert_eq(&samples.iter().map(|s| sample(s) + "\n").collect::<String>());
+}
 
 #[test]
 fn leaves_the_attachments_of_others_alone() {

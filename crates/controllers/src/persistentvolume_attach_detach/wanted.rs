@@ -27,6 +27,11 @@ impl NodeAttachments {
         wanted
     }
 
+    /// The volumes of the node's pods, those of pods that are over among them, each once for each of its pods.
+    pub(super) fn used(&self) -> Vec<Arc<PersistentVolume>> {
+        self.pods.indexed("node", &self.name).flat_map(|pod| self.volumes_of(pod)).collect()
+    }
+
     /// The volumes that a pod's claims are bound to.
     fn volumes_of(&self, pod: &Pod) -> Vec<Arc<PersistentVolume>> {
         let bound = |(name, own): (String, bool)| {

@@ -2,12 +2,15 @@
 
 use super::{
     BinderState,
+    metrics::{self, Operation},
     writes::{bind, claim_status, of_claim, patch, seen, still_there},
 };
 use crate::shared::controller_ref::quiet;
 use kaji_runtime::{
-    EventRecord, Plan, Step,
-    objects::{CLAIM_REF, PersistentVolume, PersistentVolumeClaim, Pod, UNBOUND, default_class},
+    EventRecord, Moment, Plan, Step,
+    objects::{
+        CLAIM_REF, PersistentVolume, PersistentVolumeClaim, Pod, StorageClass, UNBOUND, default_class,
+    },
     volume_binding::{
         BETA_STORAGE_PROVISIONER, BIND_COMPLETED, BOUND_BY_CONTROLLER, SELECTED_NODE, STORAGE_PROVISIONER,
         delays_binding, find_matching,
@@ -33,6 +36,12 @@ const MIGRATED: [(&str, &str); 7] = [
     ("kubernetes.io/portworx-volume", "pxd.portworx.com"),
     ("kubernetes.io/vsphere-volume", "csi.vsphere.vmware.com"),
 ];
+
+/// What makes the volumes of a class.
+pub(super) fn provisioner(class: &StorageClass) -> &str {
+    let migrated = MIGRATED.iter().find(|(former, _)| *former == class.provisioner);
+    migrated.map_or(class.provisioner.as_str(), |(_, driver)| *driver)
+}
 
 type Claim = PersistentVolumeClaim;
 
@@ -88,14 +97,14 @@ impl BinderState<'_> {
     fn unbound_claim(&self, claim: &Claim) -> Plan {
         let delayed = delays_binding(claim, &self.classes);
         if let Some(volume) = self.best_match(claim, delayed) {
-            return bind(&volume, claim);
+            return self.operations.bound(bind(&volume, claim), &claim.metadata.key(), self.cx.now);
         }
         if !claim.has_class()
             && let Some(class) = default_class(&self.classes)
         {
             let body =
                 json!({"metadata": seen(&claim.metadata), "spec": {"storageClassName": class.metadata.name}});
-            return Plan::nothing().then(patch::<Claim>(&claim.metadata, body));
+            return metrics::class_assigned(Plan::nothing().then(patch::<Claim>(&claim.metadata, body)));
         }
         let selected = claim.metadata.annotations.contains_key(SELECTED_NODE);
         let plan = if delayed && !selected {
@@ -148,12 +157,14 @@ impl BinderState<'_> {
 
     /// Asks the provisioner of the claim's class for a volume.
     fn provision(&self, claim: &Claim) -> Plan {
+        if !self.provisions {
+            return Plan::nothing();
+        }
         let failed = |message: String| Plan::nothing().event(warning(claim, "ProvisioningFailed", message));
         let Some(class) = self.classes.get("", claim.class()) else {
             return failed(format!("storageclass.storage.k8s.io {:?} not found", claim.class()));
         };
-        let migrated = MIGRATED.iter().find(|(former, _)| *former == class.provisioner);
-        let provisioner = migrated.map_or(class.provisioner.as_str(), |(_, driver)| *driver);
+        let provisioner = provisioner(class);
         if provisioner.starts_with("kubernetes.io/") {
             return failed(format!("no volume plugin matched name: {provisioner}"));
         }
@@ -163,6 +174,7 @@ impl BinderState<'_> {
              correctly registered."
         );
         let waits = normal(claim, "ExternalProvisioning", message);
+        self.operations.began(&claim.metadata.key(), provisioner, Operation::Provision, self.cx.now);
         if claim.metadata.annotations.get(STORAGE_PROVISIONER).is_some_and(|p| p == provisioner) {
             return pending(Plan::nothing().event(waits), claim);
         }
@@ -171,7 +183,9 @@ impl BinderState<'_> {
             json!({STORAGE_PROVISIONER: provisioner, BETA_STORAGE_PROVISIONER: provisioner});
         let write = patch::<Claim>(&claim.metadata, body);
         let failure = warning(claim, "ProvisioningFailed", "Error saving claim: {error}");
-        Plan::nothing().stage(vec![Step { write, on_success: Some(waits), on_failure: Some(failure) }])
+        let plan =
+            Plan::nothing().stage(vec![Step { write, on_success: Some(waits), on_failure: Some(failure) }]);
+        self.operations.failed(plan, &claim.metadata.key(), Moment::Failed)
     }
 
     /// A claim that names its volume, with a binding that is not complete.

@@ -26,7 +26,7 @@ fn merge(into: &mut Value, patch: &Value) {
     }
 }
 
-fn claim(name: &str, more: Value) -> Value {
+pub(super) fn claim(name: &str, more: Value) -> Value {
     let mut claim = json!({
         "metadata": {"name": name, "namespace": "ns", "uid": format!("uid-{name}"), "resourceVersion": "5"},
         "spec": {"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "1Gi"}},
@@ -37,7 +37,7 @@ fn claim(name: &str, more: Value) -> Value {
     claim
 }
 
-fn volume(name: &str, more: Value) -> Value {
+pub(super) fn volume(name: &str, more: Value) -> Value {
     let mut volume = json!({
         "metadata": {"name": name, "uid": format!("uid-{name}"), "resourceVersion": "6"},
         "spec": {"accessModes": ["ReadWriteOnce"], "capacity": {"storage": "1Gi"},
@@ -48,22 +48,29 @@ fn volume(name: &str, more: Value) -> Value {
     volume
 }
 
-fn bound_to(name: &str) -> Value {
+pub(super) fn bound_to(name: &str) -> Value {
     json!({"namespace": "ns", "name": name, "uid": format!("uid-{name}")})
+}
+
+pub(super) fn binder() -> Binder {
+    Binder { provisions: true, operations: Operations::default() }
 }
 
 /// An API of claims and volumes.
 #[derive(Clone, Default, PartialEq, Debug)]
-struct World {
+pub(super) struct World {
     claims: BTreeMap<String, Value>,
     volumes: BTreeMap<String, Value>,
-    classes: Vec<Value>,
+    pub(super) classes: Vec<Value>,
     pods: Vec<Value>,
     revision: u64,
 }
 
 impl World {
-    fn of(claims: impl IntoIterator<Item = Value>, volumes: impl IntoIterator<Item = Value>) -> World {
+    pub(super) fn of(
+        claims: impl IntoIterator<Item = Value>,
+        volumes: impl IntoIterator<Item = Value>,
+    ) -> World {
         let by_name = |v: Value| (v["metadata"]["name"].as_str().unwrap().to_owned(), v);
         World {
             claims: claims.into_iter().map(by_name).collect(),
@@ -73,7 +80,7 @@ impl World {
         }
     }
 
-    fn view(&self) -> View {
+    pub(super) fn view(&self) -> View {
         View::default()
             .with(snapshot::<PersistentVolumeClaim>(self.claims.values().cloned()))
             .with(snapshot::<PersistentVolume>(self.volumes.values().cloned()))
@@ -82,7 +89,7 @@ impl World {
     }
 
     fn plan(&self, namespace: &str, name: &str) -> String {
-        text(&reconcile(&Binder, &self.view(), namespace, name, &[]))
+        text(&reconcile(&binder(), &self.view(), namespace, name, &[]))
     }
 
     /// Carries out a write as the API server would; how it failed, if it did.
@@ -125,7 +132,7 @@ impl World {
     fn step(&mut self, seen: &World, key: &Key, failures: &[Failure], most: usize) -> Vec<Failure> {
         let random = SeededRandom::new(1);
         let cx = Cx { now: now(), random: &random, failures };
-        let plan = Binder.reconcile(&seen.view(), key, &cx);
+        let plan = binder().reconcile(&seen.view(), key, &cx);
         let mut left = most;
         for stage in &plan.stages {
             let mut failed = vec![];
@@ -356,7 +363,7 @@ fn releases_volumes_after_the_api_server_said_that_the_claim_is_gone() {
     let ask = bound.plan("", "v");
     let mut carried = bound.clone();
     let failures = carried.step(&bound, &Key::new("", "v"), &[], usize::MAX);
-    let released = text(&reconcile(&Binder, &bound.view(), "", "v", &failures));
+    let released = text(&reconcile(&binder(), &bound.view(), "", "v", &failures));
     let by = |provisioner: &str| json!({"metadata": {"annotations": {"pv.kubernetes.io/provisioned-by": provisioner}}});
     let all = [
         ask,
@@ -439,7 +446,7 @@ fn loses_claims_of_volumes_that_are_gone() {
     let world = World::of([bound.clone()], []);
     let mut after = world.clone();
     let failures = after.step(&world, &Key::new("ns", "c"), &[], usize::MAX);
-    let lost = text(&reconcile(&Binder, &world.view(), "ns", "c", &failures));
+    let lost = text(&reconcile(&binder(), &world.view(), "ns", "c", &failures));
     let misbound = World::of([bound], [volume("v", json!({"spec": {"claimRef": bound_to("another")}}))]);
     expect![[r#"
         merge /api/v1/persistentvolumes/v {}

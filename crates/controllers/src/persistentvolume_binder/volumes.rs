@@ -2,10 +2,12 @@
 
 use super::{
     BinderState,
+    claims::provisioner,
+    metrics::{NOT_AVAILABLE, Operation},
     writes::{of_claim, of_volume, still_there, unbind, volume_phase},
 };
 use kaji_runtime::{
-    EventRecord, Plan,
+    EventRecord, Moment, Plan,
     objects::{ClaimRef, PersistentVolume, PersistentVolumeClaim},
     volume_binding::{MIGRATED_TO, PROVISIONED_BY},
 };
@@ -35,7 +37,7 @@ impl BinderState<'_> {
         };
         let claim = match self.claim_of(volume, reference) {
             Bound::To(claim) => claim,
-            Bound::Gone => return released(volume),
+            Bound::Gone => return self.released(volume),
             Bound::Unknown => {
                 let ask = still_there::<PersistentVolumeClaim>(
                     &reference.namespace,
@@ -55,7 +57,7 @@ impl BinderState<'_> {
         // The claim has another volume by now.
         let made_for_it = volume.metadata.annotations.contains_key(PROVISIONED_BY)
             && volume.spec.persistent_volume_reclaim_policy == "Delete";
-        if made_for_it { released(volume) } else { unbind(volume) }
+        if made_for_it { self.released(volume) } else { unbind(volume) }
     }
 
     fn claim_of(&self, volume: &PersistentVolume, reference: &ClaimRef) -> Bound<'_> {
@@ -65,6 +67,47 @@ impl BinderState<'_> {
             None if over(volume) => Bound::Gone,
             None if self.gone::<PersistentVolumeClaim>(&reference.namespace, &reference.name) => Bound::Gone,
             None => Bound::Unknown,
+        }
+    }
+
+    /// Releases a volume that has lost its claim, and does what its reclaim policy says.
+    fn released(&self, volume: &PersistentVolume) -> Plan {
+        if !over(volume) {
+            // The policy's turn comes with the change.
+            return phase(volume, "Released");
+        }
+        self.reclaim(volume)
+    }
+
+    fn reclaim(&self, volume: &PersistentVolume) -> Plan {
+        let annotations = &volume.metadata.annotations;
+        if annotations.get(MIGRATED_TO).is_some_and(|driver| !driver.is_empty()) {
+            return Plan::nothing();
+        }
+        let failed = |reason: &str, message: &str| {
+            let event = EventRecord::warning(of_volume(volume), reason, message);
+            Plan::nothing().stage(volume_phase(volume, "Failed", Some(event)))
+        };
+        match volume.spec.persistent_volume_reclaim_policy.as_str() {
+            "Retain" => Plan::nothing(),
+            "Recycle" => failed("VolumeFailedRecycle", "No recycler plugin found for the volume!"),
+            "Delete" => {
+                let (key, undeletable) = (volume.metadata.key(), not_deletable(volume));
+                let class = self.classes.get("", volume.class()).filter(|_| undeletable.is_none());
+                let plugin = class.map_or(NOT_AVAILABLE, |class| provisioner(class));
+                self.operations.began(&key, plugin, Operation::Delete, self.cx.now);
+                match undeletable {
+                    Some(reason) => {
+                        let plan = failed("VolumeFailedDelete", &reason);
+                        self.operations.failed(plan, &key, Moment::Decided)
+                    }
+                    // What made it deletes it.
+                    None => Plan::nothing(),
+                }
+            }
+            _ => {
+                failed("VolumeUnknownReclaimPolicy", "Volume has unrecognized PersistentVolumeReclaimPolicy")
+            }
         }
     }
 }
@@ -81,36 +124,6 @@ fn incompatible(volume: &PersistentVolume, claim: &PersistentVolumeClaim) -> Pla
     Plan::nothing()
         .event(EventRecord::warning(of_volume(volume), "VolumeMismatch", of_the_volume))
         .event(EventRecord::warning(of_claim(claim), "VolumeMismatch", of_the_claim))
-}
-
-/// Releases a volume that has lost its claim, and does what its reclaim policy says.
-fn released(volume: &PersistentVolume) -> Plan {
-    if !over(volume) {
-        // The policy's turn comes with the change.
-        return phase(volume, "Released");
-    }
-    reclaim(volume)
-}
-
-fn reclaim(volume: &PersistentVolume) -> Plan {
-    let annotations = &volume.metadata.annotations;
-    if annotations.get(MIGRATED_TO).is_some_and(|driver| !driver.is_empty()) {
-        return Plan::nothing();
-    }
-    let failed = |reason: &str, message: &str| {
-        let event = EventRecord::warning(of_volume(volume), reason, message);
-        Plan::nothing().stage(volume_phase(volume, "Failed", Some(event)))
-    };
-    match volume.spec.persistent_volume_reclaim_policy.as_str() {
-        "Retain" => Plan::nothing(),
-        "Recycle" => failed("VolumeFailedRecycle", "No recycler plugin found for the volume!"),
-        "Delete" => match not_deletable(volume) {
-            Some(reason) => failed("VolumeFailedDelete", &reason),
-            // What made it deletes it.
-            None => Plan::nothing(),
-        },
-        _ => failed("VolumeUnknownReclaimPolicy", "Volume has unrecognized PersistentVolumeReclaimPolicy"),
-    }
 }
 
 /// Why nothing will delete a volume. Those of external provisioners and of CSI drivers are deleted by them; of the other

@@ -2,7 +2,7 @@
 //!
 //! Invariant: nothing exists outside of the cluster that would have to be removed, so that services get no finalizer.
 
-use super::{COMPONENT, QUEUE, is_balanced, reference};
+use super::{COMPONENT, QUEUE, is_balanced, metrics, reference};
 use crate::cloud_provider::{CloudProvider, LoadBalancing, is_included, is_leaving};
 use kaji_runtime::{
     Change, Controller, Cx, EventRecord, Informers, Key, PatchKind, Plan, Reconciler, Snapshot, Step, View,
@@ -24,6 +24,7 @@ pub fn controller(informers: &Arc<Informers>, cloud: Arc<dyn CloudProvider>) -> 
             let service = slice.labels.get(SERVICE_NAME_LABEL);
             service.map(|name| Key::new(slice.namespace.as_str(), name.as_str())).into_iter().collect()
         })
+        .gauges(|_| vec![metrics::runs()])
 }
 
 /// A service that comes or goes takes ports or leaves them to others.

@@ -9,7 +9,7 @@
 //! - A load balancer is ensured when something about its service changed that concerns it, updated when the set of nodes did, and
 //!   left alone otherwise. After a failed call it is ensured anew.
 
-use super::{COMPONENT, QUEUE, reference};
+use super::{COMPONENT, QUEUE, metrics, reference};
 use crate::{
     cloud_provider::{
         Attempts, CloudError, CloudProvider, LoadBalancers, LoadBalancing, is_for_default_provider,
@@ -19,8 +19,8 @@ use crate::{
 };
 use futures_util::future::BoxFuture;
 use kaji_runtime::{
-    Change, Client, Controller, Cx, EventRecord, Informers, Key, PatchKind, Plan, Reconciler, Step, View,
-    Write,
+    Change, Client, Controller, Cx, EventRecord, Informers, Key, Metric, PatchKind, Plan, Reconciler, Step,
+    View, Write,
     client::Target,
     objects::{LoadBalancerIngress, Node, Service},
 };
@@ -30,6 +30,7 @@ use std::{
     sync::{Arc, Mutex, MutexGuard, PoisonError},
     time::Duration,
 };
+use tokio::time::Instant;
 
 /// What keeps a service until its load balancer is removed.
 const FINALIZER: &str = "service.kubernetes.io/load-balancer-cleanup";
@@ -57,6 +58,7 @@ pub fn controller(
                 vec![]
             }
         })
+        .gauges(|_| vec![metrics::runs()])
 }
 
 fn keys_of_service(change: &Change<Service>, known: &Known) -> Vec<Key> {
@@ -107,8 +109,8 @@ impl Known {
 enum Outcome {
     /// Of so many nodes.
     Ensured(Result<Vec<LoadBalancerIngress>, CloudError>, usize),
-    /// The hosts' names.
-    Updated(Result<(), CloudError>, Vec<String>),
+    /// The hosts' names, and how long the call took.
+    Updated(Result<(), CloudError>, Vec<String>, Duration),
     /// Whether there was a load balancer.
     Removed(Result<bool, String>),
     /// The load balancer of a service that is gone.
@@ -164,16 +166,15 @@ impl Outside {
         let outcome = if ensure {
             Outcome::Ensured(balancers.ensure(&self.cluster, service, &nodes).await, nodes.len())
         } else if update {
-            Outcome::Updated(
-                self.update(balancers, service, &nodes).await,
-                machines.keys().cloned().collect(),
-            )
+            let since = Instant::now();
+            let answer = self.update(balancers, service, &nodes).await;
+            Outcome::Updated(answer, machines.keys().cloned().collect(), since.elapsed())
         } else {
             return None;
         };
         let settled = match &outcome {
             Outcome::Ensured(answer, _) => matches!(answer, Ok(_) | Err(CloudError::ImplementedByAnother)),
-            Outcome::Updated(answer, _) => answer.is_ok(),
+            Outcome::Updated(answer, ..) => answer.is_ok(),
             _ => true,
         };
         let unwritten = match &outcome {
@@ -341,6 +342,10 @@ impl Reconciler for Outside {
         QUEUE
     }
 
+    fn metrics(&self) -> &'static [&'static Metric] {
+        &metrics::METRICS
+    }
+
     fn prepares(&self) -> bool {
         true
     }
@@ -366,7 +371,10 @@ impl Reconciler for Outside {
         let Some(service) = services.by_key(key) else { return Plan::nothing() };
         match outcome {
             Some(Outcome::Ensured(answer, hosts)) => self.ensured(service, key, &answer, hosts),
-            Some(Outcome::Updated(answer, hosts)) => self.updated(service, key, answer, &hosts),
+            Some(Outcome::Updated(answer, hosts, took)) => {
+                let failed = answer.is_err();
+                metrics::updated(self.updated(service, key, answer, &hosts), took, failed)
+            }
             Some(Outcome::Removed(answer)) => self.removed(service, key, answer),
             _ if is_for_default_provider(service)
                 && !service.metadata.deleting()

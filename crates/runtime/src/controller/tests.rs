@@ -16,6 +16,8 @@ static ITEMS: Metric = Metric::gauge("items", "Items", &[]);
 static MOMENTS: Metric = Metric::counter("moments", "Moments", &["moment"]);
 static TOOK: Metric = Metric::histogram("took", "Times", &[], Buckets::Bounds(&[1.0, 5.0]));
 
+static ENDED: Metric = Metric::counter("ended", "Seconds", &["failures"]);
+
 type Decide = Box<dyn Fn(&View, &Key, &Cx<'_>) -> Plan + Send + Sync>;
 
 /// Calls a function and reports each call: the key, and what failed before.
@@ -43,6 +45,11 @@ impl Reconciler for Scripted {
             Err(error) => format!("error {:?}", error.code()),
         };
         self.outcomes.send(format!("{key} {} {outcome}", write.target().name)).unwrap();
+    }
+
+    fn ended(&self, failures: &[Failure], seconds: f64) -> Vec<Sample> {
+        let eventful = !failures.is_empty() || seconds > 0.0;
+        eventful.then(|| ENDED.sample([failures.len().to_string().into()], seconds)).into_iter().collect()
     }
 }
 
@@ -312,7 +319,7 @@ async fn a_plan_counts_what_it_observes_at_each_moment() {
         let mut registry = prometheus_client::registry::Registry::default();
         f.metrics.register(&mut registry);
         let page = kaji_exposition::encode(&registry);
-        let own = ["seen", "items", "moments", "took"];
+        let own = ["seen", "items", "moments", "took", "ended"];
         let lines = page.lines().filter(|line| own.iter().any(|name| line.starts_with(name)));
         lines.collect::<Vec<_>>().join("\n")
     };
@@ -321,6 +328,7 @@ async fn a_plan_counts_what_it_observes_at_each_moment() {
     f.write().await.status(409, "Conflict");
     let second = f.write().await;
     expect_test::expect![[r#"
+        ended{failures="1"} 0
         items 1
         moments{moment="decided"} 2
         moments{moment="failed"} 1
@@ -338,6 +346,8 @@ async fn a_plan_counts_what_it_observes_at_each_moment() {
         f.called().await;
     }
     expect_test::expect![[r#"
+        ended{failures="0"} 2
+        ended{failures="1"} 0
         items 2
         moments{moment="decided"} 2
         moments{moment="failed"} 1

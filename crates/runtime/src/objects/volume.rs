@@ -231,6 +231,9 @@ pub struct PersistentVolumeSpec {
     pub local: Option<PathSource>,
     /// It is a path of whichever node its pod runs on.
     pub host_path: Option<PathSource>,
+    /// It is an export of an NFS server.
+    #[serde(deserialize_with = "present")]
+    pub nfs: bool,
 }
 
 /// A volume's status.

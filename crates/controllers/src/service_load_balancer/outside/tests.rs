@@ -3,7 +3,7 @@
 use super::*;
 use crate::{
     cloud_provider::fake::FakeCloud,
-    testing::{now, prepared, snapshot, text},
+    testing::{now, observed, prepared, snapshot, text},
 };
 use expect_test::expect;
 
@@ -44,11 +44,15 @@ impl Loop {
         Loop { cloud, outside, nodes: vec![node("a", json!({})), node("b", excluded)] }
     }
 
-    /// The calls, and the plan after them.
-    async fn turn(&self, service: Option<Value>) -> String {
+    async fn plan(&self, service: Option<Value>) -> Plan {
         let view =
             View::default().with(snapshot::<Service>(service)).with(snapshot::<Node>(self.nodes.clone()));
-        let plan = prepared(&self.outside, &view, "ns", "web").await;
+        prepared(&self.outside, &view, "ns", "web").await
+    }
+
+    /// The calls, and the plan after them.
+    async fn turn(&self, service: Option<Value>) -> String {
+        let plan = self.plan(service).await;
         format!("{}{}", self.cloud.calls(), text(&plan))
     }
 }
@@ -104,6 +108,27 @@ async fn what_changes_is_ensured_or_updated() {
         event: Normal EnsuredLoadBalancer: Ensured load balancer
     "#]]
     .assert_eq(&turns.turn(Some(changed)).await);
+}
+
+#[tokio::test(start_paused = true)]
+async fn updates_of_hosts_are_counted() {
+    let mut turns = Loop::new();
+    let mut counted = observed(&turns.plan(Some(protected(shown()))).await);
+    turns.nodes.push(node("c", json!({})));
+    counted += &observed(&turns.plan(Some(protected(shown()))).await);
+    turns.cloud.lock().failures.insert("update", CloudError::Failed("busy".into()));
+    turns.nodes.clear();
+    counted += "--\n";
+    counted += &observed(&turns.plan(Some(protected(shown()))).await);
+    expect![[r#"
+        decided: service_controller_loadbalancer_sync_total = 1
+        decided: service_controller_update_loadbalancer_host_latency_seconds = 0
+        --
+        decided: service_controller_loadbalancer_sync_total = 1
+        decided: service_controller_update_loadbalancer_host_latency_seconds = 0
+        decided: service_controller_nodesync_error_total = 1
+    "#]]
+    .assert_eq(&counted);
 }
 
 #[tokio::test]
