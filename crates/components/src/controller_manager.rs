@@ -46,7 +46,8 @@ pub async fn run(
         .run(stop, move |tasks, ending| {
             // What loops of a former term have registered ended with them.
             let (client, clock) = (shared.client.clone(), shared.clock.clone());
-            let informers = Informers::measured(client, Selected::default(), clock, metrics.clone());
+            let resync = config.loops.resync(shared.random.clone());
+            let informers = Informers::resyncing(client, Selected::default(), clock, metrics.clone(), resync);
             let (shared, config) = (&shared, &config);
             let context = ControllerContext { informers: &informers, shared, config, stop: ending.clone() };
             kaji_controllers::spawn(tasks, &context);

@@ -96,6 +96,9 @@ pub const CONTROLLER: Descriptor = Descriptor {
 /// Starts the collector.
 fn spawn(tasks: &mut JoinSet<()>, context: ControllerContext<'_>) {
     let ControllerContext { informers, shared, config, stop } = context;
+    if !config.loops.garbage_collector {
+        return;
+    }
     let client = shared.client.named(COMPONENT);
     let collector = Arc::new(Collector {
         metadata: client.metadata_only(),

@@ -4,7 +4,7 @@
 //! Invariant: nothing of the killed one is left when its successor begins: that reads with informers of its own.
 
 use crate::{ControllerContext, Descriptor};
-use kaji_runtime::{Informers, Interception, Selected};
+use kaji_runtime::{ControllerMetrics, Informers, Interception, Selected};
 use std::{future::Future, sync::Arc};
 use tokio::task::JoinSet;
 
@@ -29,7 +29,15 @@ pub fn run(
             }
             tasks.shutdown().await;
             tracing::debug!(controller = descriptor.name, "the controller was killed and is started again");
-            informers = Informers::timed(shared.client.clone(), Selected::default(), shared.clock.clone());
+            let (client, clock) = (shared.client.clone(), shared.clock.clone());
+            let resync = config.loops.resync(shared.random.clone());
+            informers = Informers::resyncing(
+                client,
+                Selected::default(),
+                clock,
+                ControllerMetrics::default(),
+                resync,
+            );
             let context = ControllerContext {
                 informers: &informers,
                 shared: &shared,

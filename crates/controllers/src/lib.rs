@@ -29,6 +29,7 @@ mod horizontal_pod_autoscaler;
 mod job;
 mod killable;
 mod kube_apiserver_serving_clustertrustbundle_publisher;
+mod later;
 mod legacy_serviceaccount_token_cleaner;
 mod local_path_provisioner;
 mod loop_config;
@@ -69,6 +70,7 @@ mod volumeattributesclass_protection;
 pub use certificatesigningrequest_signing::{Authorities, Authority};
 pub use descriptor::{ControllerContext, Descriptor, Start, WorkersFlag};
 pub use horizontal_pod_autoscaler::AutoscalerConfig;
+pub use later::delayed;
 pub use loop_config::{BatchPeriods, CloudLoops, EvictionRates, LoopConfig, NodeMonitorConfig, VolumeLoops};
 pub use node_ipam::{MaskSizes, NodeRanges};
 pub use selection::Selection;
@@ -194,8 +196,12 @@ pub fn service_accounts() -> impl Iterator<Item = (&'static str, &'static str)> 
 pub fn spawn(tasks: &mut JoinSet<()>, context: &ControllerContext<'_>) {
     let selection = &context.config.selection;
     for descriptor in CONTROLLERS.iter().filter(|descriptor| selection.includes(descriptor.name)) {
+        let wait = context.config.loops.start_wait(&*context.shared.random);
         match context.shared.client.interception() {
-            None => descriptor.spawn(tasks, context),
+            None if wait.is_zero() => descriptor.spawn(tasks, context),
+            None => {
+                tasks.spawn(later::run(descriptor, context, wait));
+            }
             Some(interception) => {
                 tasks.spawn(killable::run(descriptor, context, interception.clone()));
             }

@@ -1,6 +1,8 @@
 //! What loops are configured with by flags of kube-controller-manager. The defaults are upstream's.
 
-use std::{collections::BTreeMap, time::Duration};
+use kaji_meta::random::Random;
+use kaji_runtime::Resync;
+use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 /// How the health of nodes is monitored.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -48,6 +50,13 @@ impl Default for EvictionRates {
 /// The configuration of loops.
 #[derive(Clone, Debug, PartialEq)]
 pub struct LoopConfig {
+    /// `--controller-start-interval`: how long a controller waits at least before it starts, and up to twice as long. All wait at the
+    /// same time.
+    pub start_interval: Duration,
+    /// `--min-resync-period`: how often loops look at every object at most, whatever was noticed; never for no time.
+    pub resync_period: Duration,
+    /// `--enable-garbage-collector`: whether dependents are collected. The API server has to have the same.
+    pub garbage_collector: bool,
     /// How many objects a controller works on at the same time, by its name in `--controllers`; others have their own number.
     pub workers: BTreeMap<&'static str, usize>,
     /// The health of nodes.
@@ -128,6 +137,9 @@ impl Default for CloudLoops {
 impl Default for LoopConfig {
     fn default() -> LoopConfig {
         LoopConfig {
+            start_interval: Duration::ZERO,
+            resync_period: Duration::from_secs(12 * 60 * 60),
+            garbage_collector: true,
             workers: crate::worker_flags().map(|(controller, flag)| (controller, flag.default)).collect(),
             nodes: NodeMonitorConfig::default(),
             terminated_pods: Some(12_500),
@@ -144,8 +156,39 @@ impl Default for LoopConfig {
 }
 
 impl LoopConfig {
+    /// How often informers of loops are resynced.
+    pub fn resync(&self, random: Arc<dyn Random>) -> Option<Resync> {
+        Resync::every(self.resync_period, random)
+    }
+
+    /// How long a controller waits before it starts, as upstream's `wait.Jitter` with a factor of one.
+    pub fn start_wait(&self, random: &dyn Random) -> Duration {
+        if self.start_interval.is_zero() {
+            return Duration::ZERO;
+        }
+        let part = (random.u64() >> 32) as f64 / f64::from(u32::MAX);
+        self.start_interval.mul_f64(1.0 + part)
+    }
+
     /// How many objects a controller works on at the same time; one without a flag has one worker.
     pub(crate) fn workers(&self, controller: &str) -> usize {
         self.workers.get(controller).copied().unwrap_or(1)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use kaji_meta::random::SeededRandom;
+
+    #[test]
+    fn controllers_wait_for_one_to_two_intervals() {
+        let random = SeededRandom::new(1);
+        assert_eq!(LoopConfig::default().start_wait(&random), Duration::ZERO);
+        let second = Duration::from_secs(1);
+        let loops = LoopConfig { start_interval: second, ..LoopConfig::default() };
+        let waits: Vec<Duration> = (0..100).map(|_| loops.start_wait(&random)).collect();
+        assert!(waits.iter().all(|wait| (second..=2 * second).contains(wait)), "{waits:?}");
+        assert!(waits.iter().any(|wait| *wait != waits[0]), "they differ");
     }
 }

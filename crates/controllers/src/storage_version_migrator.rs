@@ -70,7 +70,12 @@ pub const CONTROLLER: Descriptor = Descriptor {
 
 /// Starts the controller.
 fn spawn(tasks: &mut JoinSet<()>, context: ControllerContext<'_>) {
-    let ControllerContext { informers, shared, stop, .. } = context;
+    let ControllerContext { informers, shared, config, stop } = context;
+    if !config.loops.garbage_collector {
+        // Upstream's, too.
+        tracing::warn!("the storage version migrator does not run: it requires the garbage collector");
+        return;
+    }
     let client = shared.client.named(COMPONENT);
     let migrator = Arc::new(Migrator {
         lists: client.metadata_list(),

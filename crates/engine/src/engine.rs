@@ -63,6 +63,8 @@ pub struct EngineOptions {
     pub min_request_timeout: Duration,
     /// Bytes of a request body, decoded.
     pub max_body: usize,
+    /// Whether a garbage collector runs, so that its finalizers may be set.
+    pub garbage_collection: bool,
     /// Where it is kept which request has made a revision; `None` when that is of no use.
     pub attributions: Option<Arc<Attributions>>,
 }
@@ -81,6 +83,7 @@ impl Default for EngineOptions {
             read_wait: Duration::from_secs(3),
             min_request_timeout: Duration::from_secs(1800),
             max_body: 3 << 20,
+            garbage_collection: true,
             attributions: None,
         }
     }

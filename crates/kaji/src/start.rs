@@ -164,6 +164,7 @@ impl StoreOpened {
             features: options.features,
             attributions: self.storage.history.as_ref().map(|history| history.attributions()),
             min_request_timeout: options.min_request_timeout,
+            garbage_collection: options.loops.garbage_collector,
             ..EngineOptions::default()
         };
         let engine = Engine::open(self.store(), engine_options).await?;
@@ -496,8 +497,7 @@ struct Background {
 }
 
 impl Background {
-    /// Serves until the end: clients, and at the same port the pods of a node with a network of its own. What it returns turns true
-    /// when no request is in flight any more that could end by itself.
+    /// Serves clients, and pods of a node with its own network. What it returns turns true when nothing is in flight that ends by itself.
     async fn listen(
         &mut self,
         settings: &Settings,

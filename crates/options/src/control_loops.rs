@@ -21,6 +21,15 @@ pub(crate) struct ControlLoopFlags {
     volumes: VolumeFlags,
     #[command(flatten)]
     cloud: CloudFlags,
+    /// How long a controller waits at least before it starts, and up to twice as long.
+    #[arg(long, value_name = "DURATION", default_value = "0s", value_parser = super::duration)]
+    controller_start_interval: Duration,
+    /// Controllers look at every object again after a time between this and twice as long, whatever was noticed; 0 for never.
+    #[arg(long, value_name = "DURATION", default_value = "12h", value_parser = super::duration)]
+    min_resync_period: Duration,
+    /// Whether dependents are deleted with their owners. An API server and the controller manager beside it have to have the same.
+    #[arg(long, default_value_t = true, num_args = 0..=1, require_equals = true, default_missing_value = "true", action = ArgAction::Set)]
+    enable_garbage_collector: bool,
     /// Pods that are over and stay; 0 or less lets all stay.
     #[arg(long, value_name = "N", default_value_t = 12_500, allow_negative_numbers = true)]
     terminated_pod_gc_threshold: i32,
@@ -213,6 +222,9 @@ impl ControlLoopFlags {
             return Err(format!("{flag} must be greater than 0"));
         }
         Ok(LoopConfig {
+            start_interval: self.controller_start_interval,
+            resync_period: self.min_resync_period,
+            garbage_collector: self.enable_garbage_collector,
             workers,
             nodes: self.nodes.config()?,
             terminated_pods: usize::try_from(self.terminated_pod_gc_threshold).ok().filter(|n| *n > 0),
@@ -262,6 +274,26 @@ mod tests {
             changed,
             [(&"garbage-collector-controller", &3), (&"replicationcontroller-controller", &9)]
         );
+    }
+
+    #[test]
+    fn loops_can_be_switched_off_and_begin_later() {
+        let parsed = parse(&[
+            "--enable-garbage-collector=false",
+            "--enable-dynamic-provisioning=false",
+            "--disable-force-detach-on-timeout",
+            "--controller-start-interval=2m",
+            "--min-resync-period=8h",
+        ])
+        .unwrap();
+        let volumes = VolumeLoops { dynamic_provisioning: false, force_detach_on_timeout: false };
+        assert_eq!((parsed.garbage_collector, parsed.volumes), (false, volumes));
+        assert_eq!(
+            (parsed.start_interval, parsed.resync_period),
+            (Duration::from_secs(120), Duration::from_secs(8 * 3600))
+        );
+        assert!(parse(&["--min-resync-period=0"]).is_ok_and(|loops| loops.resync_period.is_zero()));
+        assert!(parse(&["--controller-start-interval=-1s"]).is_err());
     }
 
     #[test]

@@ -9,6 +9,9 @@
 //! What does not depend on the type is in [`reflector`].
 
 mod reflector;
+mod resync;
+
+pub use resync::Resync;
 
 use crate::{
     client::{Client, Error, Target},
@@ -68,6 +71,8 @@ pub trait Observed: Send + Sync {
     fn reached(&self, revision: u64) -> BoxFuture<'_, ()>;
     /// Resolves once the object is absent, being deleted, or another one than `uid`.
     fn gone<'a>(&'a self, key: &'a Key, uid: Option<&'a str>) -> BoxFuture<'a, ()>;
+    /// Calls the handlers for every object, as for an update that changes nothing.
+    fn resync(&self);
 }
 
 impl<T: Projection> Informer<T> {
@@ -257,6 +262,15 @@ impl<T: Projection> Observed for Informer<T> {
             self.progress.wait_for(settled).await;
         })
     }
+
+    fn resync(&self) {
+        // The lock orders this against publications: no handler sees an object after its removal.
+        let handlers = self.handlers.lock().unwrap_or_else(PoisonError::into_inner);
+        for object in self.snapshot().iter() {
+            let change = Change { old: Some(object.clone()), new: Some(object.clone()) };
+            handlers.iter().for_each(|handler| handler(&change));
+        }
+    }
 }
 
 /// Which objects informers read, by resource.
@@ -316,6 +330,8 @@ pub struct Informers {
     tasks: Mutex<tokio::task::JoinSet<()>>,
     /// Of the controllers that read from these informers.
     metrics: ControllerMetrics,
+    /// How often handlers are called for every object; never without it.
+    resync: Option<Resync>,
 }
 
 impl Informers {
@@ -342,6 +358,17 @@ impl Informers {
         clock: Arc<dyn Clock>,
         metrics: ControllerMetrics,
     ) -> Arc<Self> {
+        Self::resyncing(client, selected, clock, metrics, None)
+    }
+
+    /// The same, with handlers that are called for every object again and again.
+    pub fn resyncing(
+        client: Client,
+        selected: Selected,
+        clock: Arc<dyn Clock>,
+        metrics: ControllerMetrics,
+        resync: Option<Resync>,
+    ) -> Arc<Self> {
         Arc::new(Informers {
             client,
             clock,
@@ -349,6 +376,7 @@ impl Informers {
             started: Mutex::default(),
             tasks: Mutex::default(),
             metrics,
+            resync,
         })
     }
 
@@ -375,6 +403,9 @@ impl Informers {
             let StartedInformer { informer, task } = T::informer(selection, self.client.clone());
             let mut tasks = self.tasks.lock().unwrap_or_else(PoisonError::into_inner);
             tasks.spawn(task);
+            if let Some(resync) = &self.resync {
+                tasks.spawn(resync::run(informer.clone(), self.clock.clone(), resync.clone()));
+            }
             informer
         });
         // The map is keyed by the type.

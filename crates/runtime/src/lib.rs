@@ -37,7 +37,7 @@ pub use controller::{Controller, Cx, Failure, Reconciler, Shared, run};
 pub use declared_features::FeatureRequests;
 pub use events::{EventRecord, EventType, Recorder};
 pub use feed::{ClientFeed, Collection, ObjectFeed, Selection};
-pub use informer::{Change, Informer, Informers, Observed, Selected};
+pub use informer::{Change, Informer, Informers, Observed, Resync, Selected};
 pub use interception::{Call, Interception};
 pub use leader::{Election, LeaseMetrics, LeaseTiming};
 pub use meta::{Key, Meta, OwnerRef};

@@ -222,8 +222,10 @@ fn decide(op: &Op<'_>, name: &str, old: &Value, options: &DeleteOptions) -> Deci
     };
     let first = object::deletion_timestamp(old).is_none();
     let ignored = first && hooks.deletion().first_delete_ignores_propagation();
+    // Without a garbage collector nothing would remove them.
+    let collected = op.engine.options.garbage_collection && !ignored;
     let finalizers =
-        gc_finalizers(&object, &options, op.target.res.def.garbage_collection).filter(|_| !ignored);
+        gc_finalizers(&object, &options, op.target.res.def.garbage_collection).filter(|_| collected);
     if let Some(finalizers) = finalizers {
         let meta = object::meta_mut(&mut object);
         if finalizers.is_empty() {

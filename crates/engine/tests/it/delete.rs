@@ -3,8 +3,11 @@
 use super::Env;
 use expect_test::expect;
 use jiff::SignedDuration;
+use kaji_engine::EngineOptions;
 use kaji_resource::Verb;
+use kaji_store::memory::{MemoryOptions, MemoryStore};
 use serde_json::{Value, json};
+use std::sync::Arc;
 
 async fn make(env: &Env, path: &str, body: Value) -> Value {
     let made = env.create(path, body).await;
@@ -182,6 +185,20 @@ async fn sets_finalizers_for_the_propagation_policy() {
         batch/v1/jobs/default {"propagationPolicy":"Background"}: 200 finalizers null
     "#]]
     .assert_eq(&out);
+}
+
+/// `--enable-garbage-collector=false`: nothing would remove them.
+#[tokio::test]
+async fn sets_no_finalizers_without_a_garbage_collector() {
+    let store = Arc::new(MemoryStore::with_options(MemoryOptions::default()).unwrap());
+    let options = EngineOptions { garbage_collection: false, ..EngineOptions::default() };
+    let env = Env::configured(store, options).await;
+    for policy in ["Orphan", "Foreground", "Background"] {
+        make(&env, "v1/configmaps/default", json!({"metadata": {"name": "x"}})).await;
+        let answer = env.delete("v1/configmaps/default/x", &json!({"propagationPolicy": policy})).await;
+        assert_eq!(answer.code, 200, "{}", answer.show());
+        assert_eq!(env.get("v1/configmaps/default/x").await.code, 404, "{policy}");
+    }
 }
 
 #[tokio::test]

@@ -413,13 +413,13 @@ impl Env {
     }
 
     pub async fn over(store: Arc<MemoryStore>, admission: Vec<Arc<dyn kaji_engine::Admission>>) -> Env {
+        Env::configured(store, EngineOptions { admission, ..EngineOptions::default() }).await
+    }
+
+    pub async fn configured(store: Arc<MemoryStore>, options: EngineOptions) -> Env {
         let clock = Arc::new(ManualClock::new("2026-01-01T00:00:00Z".parse().unwrap()));
-        let options = EngineOptions {
-            clock: clock.clone(),
-            random: Arc::new(SeededRandom::new(1)),
-            admission,
-            ..EngineOptions::default()
-        };
+        let options =
+            EngineOptions { clock: clock.clone(), random: Arc::new(SeededRandom::new(1)), ..options };
         let engine = Engine::open(store, options).await.unwrap();
         let counters = Arc::new(Counters::default());
         engine.register(defs(&counters)).await.unwrap();

@@ -156,7 +156,8 @@ impl ControlLoopConfig {
     fn informers(&self) -> Arc<Informers> {
         let client = self.client(CONTROLLER_MANAGER, identities::controllers());
         let (clock, metrics) = (self.environment.object_clock.clone(), self.loop_metrics.controllers.clone());
-        Informers::measured(client, Selected::default(), clock, metrics)
+        let resync = self.options.loops.resync(self.environment.random.clone());
+        Informers::resyncing(client, Selected::default(), clock, metrics, resync)
     }
 
     /// Controllers and scheduler run in one of the servers of an etcd, each under the lease of upstream's component. Nodes
@@ -261,8 +262,8 @@ impl ControlLoopConfig {
             kaji_controllers::ControllerContext { informers, shared, config: &config, stop: stop.clone() };
         kaji_controllers::spawn(tasks, &context);
         if options.selection.includes(kaji_controllers::POLICY_STATUS) {
-            let engine = Arc::downgrade(&self.stack.engine);
-            tasks.spawn(kaji_admission::check_types(engine, stop.clone()));
+            let checks = kaji_admission::check_types(Arc::downgrade(&self.stack.engine), stop.clone());
+            tasks.spawn(kaji_controllers::delayed(checks, &options.loops, shared, stop.clone()));
         }
     }
 

@@ -18,8 +18,14 @@ struct Fixture {
 
 impl Fixture {
     fn new() -> Self {
+        Self::resyncing(None)
+    }
+
+    fn resyncing(resync: Option<Resync>) -> Self {
         let (client, server) = client();
-        let informers = Informers::new(client);
+        let metrics = ControllerMetrics::default();
+        let informers =
+            Informers::resyncing(client, Selected::default(), Arc::new(SystemClock), metrics, resync);
         let informer = informers.get::<Item>();
         let (sender, changes) = sync_mpsc::channel();
         informer.handle(move |change: &Change<Item>| {
@@ -71,6 +77,23 @@ async fn reports_existing_objects_to_a_late_handler_once() {
     watch.send(&[("MODIFIED", item("a", 11, 2))]);
     f.informer.reached(11).await;
     assert_eq!(late.try_iter().collect::<Vec<_>>(), [1, 2]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn handlers_see_every_object_again_between_one_and_two_periods() {
+    let hour = Duration::from_secs(3600);
+    let resync = Resync::every(hour, Arc::new(kaji_meta::random::SeededRandom::new(1)));
+    let mut f = Fixture::resyncing(resync);
+    let _watch = f.server.sync("10", &[item("a", 5, 1), item("b", 6, 2)]).await;
+    let began = Instant::now();
+    f.changes_until(10).await;
+    // The time passes when nothing else is to do, and the server says nothing meanwhile.
+    tokio::time::sleep_until(began + hour - Duration::from_secs(1)).await;
+    assert_eq!(f.changes.try_iter().collect::<Vec<_>>(), [""; 0]);
+    tokio::time::sleep_until(began + hour * 2 + Duration::from_secs(1)).await;
+    assert_eq!(f.changes.try_iter().collect::<Vec<_>>(), ["a: 1 to 1", "b: 2 to 2"]);
+    assert!(f.server.idle(), "nothing is asked");
+    assert!(Resync::every(Duration::ZERO, Arc::new(kaji_meta::random::SystemRandom)).is_none());
 }
 
 #[tokio::test(start_paused = true)]
