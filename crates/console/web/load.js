@@ -1,11 +1,13 @@
-// Modules that are loaded when a view needs them, and requests at the start of a page: tried again when the connection breaks.
+// Modules and stylesheets that are loaded when a view needs them, and requests at the start of a page: tried again when the connection breaks.
 const TRIES = 6;
 
 /** Waits; fails as soon as `signal` aborts. */
 export function pause(ms, signal) {
   return new Promise((done, fail) => {
-    const timer = setTimeout(done, ms);
-    signal?.addEventListener("abort", () => { clearTimeout(timer); fail(signal.reason); }, { once: true });
+    if (signal?.aborted) return fail(signal.reason);
+    const left = () => { clearTimeout(timer); fail(signal.reason); };
+    const timer = setTimeout(() => { signal?.removeEventListener("abort", left); done(); }, ms);
+    signal?.addEventListener("abort", left, { once: true });
   });
 }
 
@@ -25,3 +27,20 @@ export const load = (url) => again((tries) => import(tries ? `${url}?round=${tri
 
 /** An answer, whatever its status. */
 export const fetchAgain = (path, options) => again(() => fetch(path, options));
+
+const sheets = new Map();
+
+/** Puts a stylesheet into the document, once; resolves when its rules apply. */
+export function stylesheet(href) {
+  if (!sheets.has(href)) {
+    const applied = again(() => new Promise((done, fail) => {
+      const link = Object.assign(document.createElement("link"), { rel: "stylesheet", href });
+      link.addEventListener("load", done);
+      link.addEventListener("error", () => { link.remove(); fail(new Error(`${href} could not be loaded`)); });
+      document.head.append(link);
+    }));
+    applied.catch(() => sheets.delete(href));
+    sheets.set(href, applied);
+  }
+  return sheets.get(href);
+}

@@ -2,6 +2,7 @@
 import { html, styles, uplot, useEffect, useRef, useState } from "../vendor.js";
 import { get, request } from "../api.js";
 import { find, namespace, objectLink } from "../kinds.js";
+import { stylesheet } from "../load.js";
 import { Empty, Failure, Loading } from "../ui.js";
 
 const EVERY = 10_000;
@@ -52,8 +53,7 @@ function Plot({ title, rows, format }) {
     let gone = false, observer;
     const element = box.current;
     (async () => {
-      const { default: Plotter } = await uplot();
-      if (!document.querySelector(`link[href="${styles.uplot}"]`)) document.head.append(Object.assign(document.createElement("link"), { rel: "stylesheet", href: styles.uplot }));
+      const [{ default: Plotter }] = await Promise.all([uplot(), stylesheet(styles.uplot)]);
       if (gone) return;
       const of = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
       const axis = { stroke: of("--quiet"), grid: { stroke: of("--line"), width: 1 }, ticks: { show: false }, font: "11px system-ui" };

@@ -2,18 +2,13 @@
 import { html, styles, useEffect, useRef, useState, xterm } from "../vendor.js";
 import { query } from "../api.js";
 import { find, objectPath } from "../kinds.js";
+import { stylesheet } from "../load.js";
 import { tokenProtocol } from "../session.js";
 
 const PROTOCOL = "v5.channel.k8s.io";
 const [STDIN, STDOUT, STDERR, ERROR, RESIZE] = [0, 1, 2, 3, 4];
 // More than this unsent, and the keyboard waits.
 const MOST_UNSENT = 1 << 20;
-
-function stylesheet(href) {
-  if (document.querySelector(`link[href="${href}"]`)) return;
-  const link = Object.assign(document.createElement("link"), { rel: "stylesheet", href });
-  document.head.append(link);
-}
 
 /**
  * xterm makes elements of styles, and attributes of styles for colours; the page's policy takes the first with its nonce only, and the
@@ -52,8 +47,7 @@ export function Terminal({ pod }) {
     let socket, terminal, observer, gone = false;
     setState("connecting");
     (async () => {
-      const { Terminal: Screen, FitAddon } = await xterm();
-      stylesheet(styles.xterm);
+      const [{ Terminal: Screen, FitAddon }] = await Promise.all([xterm(), stylesheet(styles.xterm)]);
       admitStyles();
       if (gone) return;
       terminal = new Screen({ fontFamily: "ui-monospace, Menlo, Consolas, 'DejaVu Sans Mono', monospace", fontSize: 13, theme: colors(), screenReaderMode: true, convertEol: true, scrollback: 5000 });
