@@ -5,6 +5,7 @@ import { mkdir } from "node:fs/promises";
 import path from "node:path";
 import { axe, browser, check, client, cluster, console_, counts, end, equal, holds, newPage, until } from "./lib.mjs";
 import { anvils, objects } from "./fixtures.mjs";
+import { changes } from "./changes.mjs";
 import { many } from "./many.mjs";
 import { network } from "./network.mjs";
 import { oidc } from "./oidc.mjs";
@@ -278,7 +279,7 @@ await check("access: subjects that may, and why one may not", async () => {
 
 await check("dark mode", async () => {
   await page.getByRole("button", { name: "Dark or light" }).click();
-  for (const [hash, selector] of [["#/", ".problem"], ["#/k/core/pods", ".tbody [role=row]"], ["#/graph", ".graph .node"], ["#/metrics", ".plot"], ["#/o/core/pods/shop/too-big", ".causes"], ["#/o/core/pods/shop/too-big/yaml", ".cm-line"], ["#/timeline", ".moments li"], ["#/access", ".verdict"]]) {
+  for (const [hash, selector] of [["#/", ".problem"], ["#/k/core/pods", ".tbody [role=row]"], ["#/graph", ".graph .node"], ["#/metrics", ".plot"], ["#/o/core/pods/shop/too-big", ".causes"], ["#/o/core/pods/shop/too-big/yaml", ".cm-line"], ["#/timeline", ".moments li"], ["#/changes", ".changes .tbody [role=row]"], ["#/access", ".verdict"]]) {
     await go(hash);
     await page.locator(selector).first().waitFor();
     await axe(page);
@@ -322,6 +323,7 @@ await check("a token signs in at the API server itself, which explains, and says
   await direct.context().close();
 });
 
+await changes(chrome, made, api, shot);
 await oidc(chrome, made);
 await many(chrome, made, shot);
 await network(chrome, made);

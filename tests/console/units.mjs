@@ -7,12 +7,58 @@ globalThis.document ??= { visibilityState: "hidden" };
 const { allows, refusalText } = await import("../../crates/console/web/views/access.js");
 const { quantity } = await import("../../crates/console/web/views/metrics.js");
 const { age } = await import("../../crates/console/web/ui.js");
+const { derived, ofRevision, Tracks } = await import("../../crates/console/web/tracks.js");
 
 // The same numbers in each run.
 let state = 7;
 const random = (n) => { state = (Math.imul(state, 1103515245) + 12345) & 0x7fffffff; return (state >> 8) % n; };
 
+/** A track of an object of a kind, made in `tracks`. */
+const trackOf = (tracks, name) => tracks.of({ group: "", plural: "pods", kind: "Pod" }, "shop", name);
+const wrong = { text: "it crashes", bad: true };
+const entry = (revision, change, problem = null) => ({ revision, time: revision * 1000, change, user: "", manager: "", verb: "", problem });
+const recorded = (revision, change, user) => ofRevision({ revision: String(revision), time: new Date(revision * 1000).toISOString(), change, user, state: {} }, () => null);
+
+async function unitsOfTracks() {
+  await check("*tracks: the state at a time, and what the history adds to what watches told", async () => {
+    const tracks = new Tracks();
+    const track = trackOf(tracks, "a");
+    for (const e of [entry(2, "Created"), entry(4, "Modified", wrong), entry(5, "Modified", wrong), entry(6, "Modified"), entry(8, "Deleted")]) tracks.add(track, e);
+    const at = (second) => { const s = tracks.state(second * 1000); return [s.objects.length, s.unhealthy.length]; };
+    equal([1, 2, 4, 5, 6, 8, 9].map(at), [[0, 0], [1, 0], [1, 1], [1, 1], [1, 0], [0, 0], [0, 0]], "objects, and unhealthy ones");
+    equal(tracks.changes().map((c) => c.turn), ["", "good", "", "bad", ""], "turns, the newest first");
+    // Revision 5 is not in the history: it was a heartbeat.
+    tracks.merge(track, [recorded(2, "Created", "ann"), recorded(4, "Modified", "bob"), recorded(6, "Modified", "cyd")]);
+    equal(track.entries.map((e) => [e.revision, e.user]), [[2, "ann"], [4, "bob"], [6, "cyd"], [8, ""]], "joined");
+    equal(track.entries[1].problem, wrong, "what was wrong is kept where the history says nothing of it");
+    equal(tracks.count, 4, "entries");
+  });
+  await check("*tracks: metadata stands in for a history, and goes when there is one", async () => {
+    const metadata = { resourceVersion: "9", creationTimestamp: "2026-01-01T00:00:00Z", managedFields: [
+      { manager: "m", operation: "Apply", time: "2026-01-01T00:00:00Z" }, { manager: "n", operation: "Update", time: "2026-01-01T00:01:00Z" }] };
+    const tracks = new Tracks();
+    const track = trackOf(tracks, "a");
+    tracks.set(track, derived({ metadata }, wrong));
+    equal(track.entries.map((e) => [e.change, e.manager, e.problem]), [["Created", "m", null], ["Modified", "n", wrong]], "derived");
+    tracks.merge(track, [recorded(9, "Modified", "bob")]);
+    equal(track.entries.map((e) => e.user), ["bob"], "of the history");
+    track.created = 1000;
+    equal([tracks.state(999).objects.length, tracks.state(2000).objects.length], [0, 1], "it was there before what is kept of it");
+  });
+  await check("*tracks are bounded: the oldest entries go, the state stays", async () => {
+    const tracks = new Tracks({ tracks: 3, entries: 100 });
+    for (let i = 0; i < 60; i++) for (const name of ["a", "b", "c"]) tracks.add(trackOf(tracks, name), entry(i + 1, i ? "Modified" : "Created"));
+    holds(tracks.count <= 100, `${tracks.count} entries`);
+    equal(tracks.count, [...tracks.all.values()].reduce((n, t) => n + t.entries.length, 0), "the count");
+    holds(tracks.floor > 0 && tracks.state(tracks.floor).objects.length === 3, "all objects at the floor");
+    equal([trackOf(tracks, "d"), tracks.refused], [null, 1], "no room");
+    tracks.add(trackOf(tracks, "b"), entry(99, "Deleted"));
+    holds(trackOf(tracks, "d") !== null && tracks.all.size === 3, "what is gone makes room");
+  });
+}
+
 export async function units() {
+  await unitsOfTracks();
   await check("*a difference has both texts in it, and no more lines than both", async () => {
     for (let round = 0; round < 500; round++) {
       const text = () => Array.from({ length: random(12) }, () => "abcd"[random(4)]).join("\n");

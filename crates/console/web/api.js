@@ -10,6 +10,7 @@ export const connection = signal({ online: true, since: 0 });
 
 const TABLE = "application/json;as=Table;v=v1;g=meta.k8s.io,application/json";
 const METADATA = "application/json;as=PartialObjectMetadataList;v=v1;g=meta.k8s.io,application/json";
+const METADATA_EVENTS = "application/json;as=PartialObjectMetadata;v=v1;g=meta.k8s.io,application/json";
 const TRIES = 5;
 const PATIENCE = 45_000;
 // Bookmarks come every minute; a watch that is silent for longer is broken.
@@ -115,10 +116,9 @@ export async function watch(path, { resourceVersion, table = false, onEvent, sig
   let version = resourceVersion, tries = 0;
   while (!signal.aborted) {
     try {
-      const outcome = await watchOnce(path, version, table, signal, (event) => {
+      const outcome = await watchOnce(path, { version, accept: table ? TABLE : undefined }, signal, (event) => {
         tries = 0;
-        const seen = event.object?.metadata?.resourceVersion || event.object?.rows?.[0]?.object?.metadata?.resourceVersion;
-        if (seen) version = seen;
+        version = versionOf(event) || version;
         if (event.type !== "BOOKMARK") onEvent(event);
       });
       if (outcome === "expired") return outcome;
@@ -137,12 +137,34 @@ export async function watch(path, { resourceVersion, table = false, onEvent, sig
   return "ended";
 }
 
-async function watchOnce(path, version, table, signal, onEvent) {
+/**
+ * Changes since a resource version, as they come for `seconds`: resolves to the version to go on from, or to `"expired"` when the history
+ * before that is gone. Unlike `watch` it holds no connection for long: many collections can be followed in turn.
+ */
+export async function changesSince(path, { resourceVersion, seconds, metadata = false, onEvent, signal }) {
+  let version = resourceVersion;
+  try {
+    const outcome = await watchOnce(path, { version, seconds, accept: metadata ? METADATA_EVENTS : undefined }, signal, (event) => {
+      version = versionOf(event) || version;
+      if (event.type !== "BOOKMARK") onEvent(event);
+    });
+    return outcome === "expired" ? outcome : version;
+  } catch (error) {
+    if (error instanceof ApiError && error.code === 410) return "expired";
+    if (error instanceof ApiError || signal.aborted) throw error;
+    broken();
+    throw new ApiError({ code: 0, message: "The server cannot be reached.", reason: "Unreachable" }, path);
+  }
+}
+
+const versionOf = (event) => event.object?.metadata?.resourceVersion || event.object?.rows?.[0]?.object?.metadata?.resourceVersion;
+
+async function watchOnce(path, { version, accept, seconds = 300 }, signal, onEvent) {
   const silence = new AbortController();
   let timer = setTimeout(() => silence.abort(), SILENCE);
   try {
-    const url = query(path, { watch: 1, allowWatchBookmarks: true, resourceVersion: version, timeoutSeconds: 300 });
-    const answer = await send(url, { accept: table ? TABLE : undefined, signal: AbortSignal.any([signal, silence.signal]) });
+    const url = query(path, { watch: 1, allowWatchBookmarks: true, resourceVersion: version, timeoutSeconds: seconds });
+    const answer = await send(url, { accept, signal: AbortSignal.any([signal, silence.signal]) });
     if (!answer.ok) throw await refusalOf(answer, path);
     answered();
     const reader = answer.body.pipeThrough(new TextDecoderStream()).getReader();

@@ -28,8 +28,8 @@ function leaving(resource, object) {
   return finding(resource, object, held.length ? `its deletion waits for ${held.join(", ")}` : "its deletion does not end", true, since);
 }
 
-/** Of a pod that is not as it was asked to be. */
-export function podProblem(pod) {
+/** Of a pod that is not as it was asked to be, at a time. */
+export function podProblem(pod, at = Date.now()) {
   const statuses = [...(pod.status?.initContainerStatuses ?? []), ...(pod.status?.containerStatuses ?? [])];
   for (const status of statuses) {
     const waiting = status.state?.waiting;
@@ -41,7 +41,7 @@ export function podProblem(pod) {
   if (pod.status?.phase === "Failed") return { text: said(pod.status) || "it failed", bad: true };
   const scheduled = condition(pod, "PodScheduled");
   if (scheduled?.status === "False") return { text: said(scheduled), bad: true };
-  const old = Date.now() - new Date(pod.status?.startTime ?? pod.metadata.creationTimestamp) > SLOW / 2;
+  const old = at - new Date(pod.status?.startTime ?? pod.metadata.creationTimestamp) > SLOW / 2;
   if (pod.status?.phase === "Pending" && old) return { text: "it is still pending", bad: false };
   const ready = condition(pod, "Ready");
   if (pod.status?.phase === "Running" && ready?.status === "False" && old) return { text: said(ready) || "it is not ready", bad: false };
@@ -198,4 +198,11 @@ export async function look(ns, signal) {
   return { found, gaps, at: Date.now() };
 }
 
-export { conventional, RULES };
+/** What is wrong with an object, at a time: `{text, bad}` or null. */
+export function verdictOf(resource, object, at = Date.now()) {
+  if (resource.group === "" && resource.plural === "pods") return podProblem(object, at);
+  return (RULES[`${resource.group}/${resource.plural}`] ?? conventional)(object);
+}
+
+/** Whether objects of a kind say how they are. */
+export const hasVerdict = (resource) => (resource.group === "" && resource.plural === "pods") || `${resource.group}/${resource.plural}` in RULES || isCustom(resource);

@@ -7,7 +7,7 @@ import { session } from "./session.js";
 export const helpOpen = signal(false);
 
 const PLACES = {
-  p: ["Problems", "#/"], t: ["Timeline", "#/timeline"], g: ["Graph", "#/graph"], l: ["Logs", "#/logs"], m: ["Metrics", "#/metrics"],
+  p: ["Problems", "#/"], t: ["Timeline", "#/timeline"], c: ["Changes", "#/changes"], g: ["Graph", "#/graph"], l: ["Logs", "#/logs"], m: ["Metrics", "#/metrics"],
   a: ["Access", "#/access"], n: ["Nodes", "#/k/core/nodes"], o: ["Pods", "#/k/core/pods"], d: ["Deployments", "#/k/apps/deployments"],
 };
 

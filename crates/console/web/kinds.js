@@ -99,6 +99,9 @@ export const objectPath = (r, ns, name) => `${collectionPath(r, ns)}/${encodeURI
 
 export const find = (group, plural) => resources.value.find((r) => r.group === group && r.plural === plural);
 
+/** The kind of the history of objects, where the server keeps one. */
+export const historyKind = () => find("history.kaji.dev", "revisions");
+
 /** The resource of an apiVersion and kind. */
 export function ofKind(apiVersion, kind) {
   const group = apiVersion.includes("/") ? apiVersion.split("/")[0] : "";
@@ -111,3 +114,8 @@ const enc = encodeURIComponent;
 export const kindLink = (r) => `#/k/${r.group || "core"}/${r.plural}`;
 export const objectLink = (r, ns, name, tab) =>
   `#/o/${r.group || "core"}/${r.plural}/${enc(ns || "-")}/${enc(name)}` + (tab ? `/${tab}` : "");
+/** The changes of all objects: in a namespace, of a kind. */
+export const changesLink = ({ ns, kind } = {}) => {
+  const pairs = [ns !== undefined && `ns=${enc(ns)}`, kind && `kind=${kind.group || "core"}/${kind.plural}`].filter(Boolean);
+  return `#/changes${pairs.length ? `?${pairs.join("&")}` : ""}`;
+};

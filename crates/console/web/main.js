@@ -27,6 +27,7 @@ addEventListener("hashchange", () => {
 const MENU = [
   ["problems", "Problems", "alert", "#/"],
   ["timeline", "Timeline", "clock", "#/timeline"],
+  ["changes", "Changes", "list", "#/changes"],
   ["graph", "Graph", "graph", "#/graph"],
   ["logs", "Logs", "logs", "#/logs"],
   ["metrics", "Metrics", "chart", "#/metrics"],

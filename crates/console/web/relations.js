@@ -1,7 +1,7 @@
 // Owners, dependents and references of objects: what depends on what in a namespace.
 import { ApiError, listAll } from "./api.js";
 import { collectionPath, find, isCustom, resources } from "./kinds.js";
-import { conventional, podProblem, RULES } from "./health.js";
+import { verdictOf } from "./health.js";
 import { selectorText } from "./views/logs.js";
 
 const READ = ["apps/deployments", "apps/replicasets", "apps/statefulsets", "apps/daemonsets", "batch/jobs", "batch/cronjobs", "/pods",
@@ -14,8 +14,7 @@ export const idOf = (resource, ns, name) => `${resource.group}/${resource.plural
 
 function unhealthy(resource, object) {
   if (object.metadata.deletionTimestamp) return "it is being deleted";
-  if (resource.plural === "pods" && !resource.group) return podProblem(object)?.text ?? "";
-  return (RULES[`${resource.group}/${resource.plural}`] ?? conventional)(object)?.text ?? "";
+  return verdictOf(resource, object)?.text ?? "";
 }
 
 /** `{nodes: Map id → {id, resource, object, trouble}, edges: [{from, to, kind}], gaps}`; edges point from what needs to what is needed. */

@@ -6,7 +6,7 @@ import { collectionPath, find, kindLink, kinds, namespace, namespaces, objectLin
 export const paletteOpen = signal(false);
 
 const VIEWS = [
-  ["Problems", "#/"], ["Timeline", "#/timeline"], ["Graph", "#/graph"], ["Logs", "#/logs"], ["Metrics", "#/metrics"],
+  ["Problems", "#/"], ["Timeline", "#/timeline"], ["Changes", "#/changes"], ["Graph", "#/graph"], ["Logs", "#/logs"], ["Metrics", "#/metrics"],
   ["Access", "#/access"], ["Create", "#/new"],
 ];
 // Kinds in which objects are looked for, and how many of each are read.

@@ -3,6 +3,7 @@ import { ProblemsView } from "./views/problems.js";
 import { KindView } from "./views/kind.js";
 import { ObjectView } from "./views/object.js";
 import { TimelineView } from "./views/timeline.js";
+import { ChangesView } from "./views/changes.js";
 import { GraphView } from "./views/graph.js";
 import { LogsView } from "./views/logs.js";
 import { MetricsView } from "./views/metrics.js";
@@ -14,6 +15,7 @@ export const views = {
   k: KindView,
   o: ObjectView,
   timeline: TimelineView,
+  changes: ChangesView,
   graph: GraphView,
   logs: LogsView,
   metrics: MetricsView,

@@ -7,7 +7,8 @@ const HEIGHT = 30;
 const MORE = 8;
 
 /**
- * `columns`: `{name, width, title}`; `count` rows; `cell(row, column)`; `key(row)`; `open(row)`; `sort`: `{column, down}`.
+ * `columns`: `{name, width, title}`; `count` rows; `cell(row, column)`; `key(row)`; `open(row)`; `href(row)`: a link, or nothing; `sort`:
+ * `{column, down}`, where `onSort(column)` is given.
  */
 export function VirtualTable({ label, columns, count, cell, rowKey, open, href, sort, onSort, row: rowClass }) {
   const box = useRef(null);
@@ -50,7 +51,7 @@ export function VirtualTable({ label, columns, count, cell, rowKey, open, href, 
       style=${{ transform: `translateY(${row * HEIGHT}px)`, gridTemplateColumns: template }}
       onClick=${(e) => { if (!e.target.closest("a,button")) { setAt(row); open(row); } }}>
       ${columns.map((column, i) => html`<div role="cell" key=${column.name} class=${column.number ? "number" : ""}>
-        ${i === 0 ? html`<a tabindex="-1" href=${href(row)}>${cell(row, column)}</a>` : cell(row, column)}</div>`)}
+        ${i === 0 && href(row) ? html`<a tabindex="-1" href=${href(row)}>${cell(row, column)}</a>` : cell(row, column)}</div>`)}
     </div>`);
   }
   const marker = (column) => (sort?.column === column.name ? (sort.down ? " ▾" : " ▴") : "");
@@ -58,8 +59,8 @@ export function VirtualTable({ label, columns, count, cell, rowKey, open, href, 
       onScroll=${(e) => setView({ top: e.currentTarget.scrollTop, height: e.currentTarget.clientHeight })} onKeyDown=${onKey}>
     <div class="thead" role="rowgroup"><div role="row" class="tr" aria-rowindex="1" style=${{ gridTemplateColumns: template }}>
       ${columns.map((column) => html`<div role="columnheader" key=${column.name} class=${column.number ? "number" : ""} title=${column.title}
-          aria-sort=${sort?.column === column.name ? (sort.down ? "descending" : "ascending") : "none"}>
-        <button class="plain" onClick=${() => onSort(column)}>${column.name}${marker(column)}</button></div>`)}
+          aria-sort=${!onSort ? undefined : sort?.column === column.name ? (sort.down ? "descending" : "ascending") : "none"}>
+        ${onSort ? html`<button class="plain" onClick=${() => onSort(column)}>${column.name}${marker(column)}</button>` : column.name}</div>`)}
     </div></div>
     <div class="tbody" role="rowgroup" style=${{ height: `${count * HEIGHT}px` }}>${rows}</div>
   </div>`;

@@ -3,14 +3,12 @@
 // There where the server keeps a history (history.kaji.dev); it shows it to users that may get the object.
 import { html, useEffect, useMemo, useState, yaml } from "../vendor.js";
 import { get, query } from "../api.js";
-import { collectionPath, find } from "../kinds.js";
+import { changesLink, collectionPath, historyKind } from "../kinds.js";
 import { Diff, shown } from "../editor.js";
 import { age, Empty, Failure, Loading, now, useLoad } from "../ui.js";
 
 const MOST = 2000;
 const LISTED = 200;
-
-export const historyKind = () => find("history.kaji.dev", "revisions");
 
 async function revisionsOf(resource, object, signal) {
   const fields = `object.resource=${resource.plural},object.name=${object.metadata.name}${resource.group ? `,object.group=${resource.group}` : ""}`;
@@ -57,6 +55,7 @@ export function History({ resource, object }) {
   const by = (r) => r.user || "unknown";
   return html`<div class="bar"><input class="scrub" type="range" min="0" max=${count - 1} value=${index} aria-label="Revision" aria-valuetext=${`${revision.change} at ${revision.time}`} onInput=${(e) => setAt(Number(e.currentTarget.value))} />
       <span class="count" role="status">${index + 1} of ${count.toLocaleString("en")}${value.more ? " and more" : ""}, ${age(revision.time, now.value)} ago</span>
+      <a href=${changesLink({ ns: object.metadata.namespace })}>${object.metadata.namespace ? `All changes in ${object.metadata.namespace}` : "All changes"}</a>
       <label class="check"><input type="checkbox" checked=${whole} onChange=${(e) => setWhole(e.currentTarget.checked)} />The whole object</label></div>
     <div class="split"><ol class="revisions" aria-label="Revisions">${listed.map(([r, i]) => html`<li key=${r.metadata?.name ?? i}><button class="plain" aria-pressed=${i === index} onClick=${() => setAt(i)}>
         <span><b>${r.change}</b> by ${by(r)}</span><span class="quiet">${new Date(r.time).toLocaleString("en-GB")}${r.fieldManager && `, ${r.fieldManager}`}</span></button></li>`)}</ol>

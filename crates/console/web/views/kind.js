@@ -1,7 +1,7 @@
 // All objects of one kind, in the server's columns.
 import { html, useEffect, useMemo, useState } from "../vendor.js";
 import { Collection } from "../collection.js";
-import { collectionPath, find, kindLink, namespace, objectLink } from "../kinds.js";
+import { changesLink, collectionPath, find, kindLink, namespace, objectLink } from "../kinds.js";
 import { age, Empty, Failure, now, Status } from "../ui.js";
 import { VirtualTable } from "../virtual.js";
 
@@ -90,6 +90,7 @@ function Kind({ resource, query }) {
       <span class=${`live ${state}`} title=${state}>${state === "live" ? "live" : state === "reading" ? "reading…" : ""}</span>
       ${fields && html`<a class="button" href=${kindLink(resource)} title="Show all">${fields} <span aria-hidden="true">✕</span></a>`}
       <span class="grow"></span>
+      ${resource.verbs.includes("watch") && html`<a href=${changesLink({ kind: resource })}>Changes</a>`}
       <label class="field"><span class="hidden">Filter</span>
         <input type="search" class="filter" data-filter placeholder="Filter ( / )" value=${filter} onInput=${(e) => setFilter(e.currentTarget.value)} /></label>
       <form onSubmit=${(e) => { e.preventDefault(); setLabels(given); }}><label class="field"><span class="hidden">Label selector</span>

@@ -1,15 +1,15 @@
 // One object: what it is and how it is, its text, its events, what belongs to it, and the rights on it.
 import { html, useEffect, useState } from "../vendor.js";
 import { explains, get, query, remove, request, watch, why } from "../api.js";
-import { apiVersion, find, objectLink, objectPath, ofKind } from "../kinds.js";
+import { apiVersion, changesLink, find, historyKind, objectLink, objectPath, ofKind } from "../kinds.js";
 import { age, Causes, Dialog, Empty, Failure, Loading, note, now, Status, Tabs, useLoad } from "../ui.js";
-import { conventional, podProblem, RULES } from "../health.js";
+import { verdictOf } from "../health.js";
 import { Editor } from "../editor.js";
 import { EventList } from "./events.js";
 import { Logs, podsOf } from "./logs.js";
 import { Terminal } from "./terminal.js";
 import { Graph } from "./graph.js";
-import { History, historyKind } from "./history.js";
+import { History } from "./history.js";
 import { ObjectAccess } from "./access.js";
 import { Clues } from "./problems.js";
 
@@ -130,11 +130,6 @@ function Scale({ resource, ns, name, onClose }) {
   </form></${Dialog}>`;
 }
 
-function verdictOf(resource, object) {
-  if (resource.group === "" && resource.plural === "pods") return podProblem(object);
-  return (RULES[`${resource.group}/${resource.plural}`] ?? conventional)(object);
-}
-
 function Why({ resource, object }) {
   const meta = object.metadata;
   const verdict = verdictOf(resource, object);
@@ -184,6 +179,7 @@ function Overview({ resource, object }) {
     meta.ownerReferences?.length && ["Owned by", meta.ownerReferences.map((o) => html`<${Owner} key=${o.uid} owner=${o} ns=${meta.namespace} /> `)],
     object.spec?.nodeName && ["Node", html`<a href=${objectLink(find("", "nodes"), "", object.spec.nodeName)}>${object.spec.nodeName}</a>`],
     resource.group === "" && resource.plural === "nodes" && ["Pods", html`<a href=${`#/k/core/pods?fields=${encodeURIComponent(`spec.nodeName=${meta.name}`)}`}>Pods of this node</a>`],
+    resource.group === "" && resource.plural === "namespaces" && ["Changes", html`<a href=${changesLink({ ns: meta.name })}>Changes in this namespace</a>`],
     object.status?.podIP && ["Address", object.status.podIP],
     object.status?.phase && ["Phase", html`<${Status} text=${object.status.phase} />`],
     object.spec?.replicas !== undefined && ["Replicas", `${object.status?.readyReplicas ?? 0} ready of ${object.spec.replicas}`],

@@ -155,7 +155,7 @@ export function ProblemsView() {
     <div class="bar"><h1>Problems</h1>
       ${value && html`<span class="count" role="status">${value.found.length === 0 ? "" : `${bad} wrong, ${value.found.length - bad} waiting`}</span>
         <span class="quiet">looked ${age(value.at, now.value)} ago</span>`}
-      <span class="grow"></span><button onClick=${() => next((n) => n + 1)}>Look again</button></div>
+      <span class="grow"></span><a href="#/changes">What changed</a><button onClick=${() => next((n) => n + 1)}>Look again</button></div>
     ${error && html`<${Failure} error=${error} again=${() => next((n) => n + 1)} />`}
     ${loading && html`<${Loading} what="Looking at everything" />`}
     ${value && groups.length === 0 && html`<section class="well"><p class="big">Nothing is wrong</p><p class="quiet">${ns ? `in ${ns}` : "in any namespace"} that you may read.</p></section>`}

@@ -1,16 +1,15 @@
 // What happened, and when: events as they come, over a strip of time with a scrubber.
 import { html, useEffect, useMemo, useState } from "../vendor.js";
 import { namespace, objectLink, ofKind } from "../kinds.js";
+import { BARS, barsOf, clock, Span, SPANS, Strip } from "../strip.js";
 import { age, Empty, Failure, Loading, now } from "../ui.js";
 import { followEvents } from "./events.js";
 import { last } from "./problems.js";
 
 const MOST = 5000;
 const SHOWN = 400;
-const BARS = 120;
-const SPANS = [[10 * 60_000, "10 minutes"], [60 * 60_000, "1 hour"], [6 * 3_600_000, "6 hours"], [24 * 3_600_000, "1 day"]];
 
-// Where the timeline gets what happened. Revisions are kept by object, and are on the object's page (history.js).
+// Where the timeline gets what happened. What changed in objects is another view (changes.js).
 const source = (ns, signal, set) => followEvents(`/api/v1/${ns ? `namespaces/${ns}/` : ""}events`, MOST, signal, set);
 
 export function TimelineView() {
@@ -36,32 +35,17 @@ export function TimelineView() {
     const text = `${e.involvedObject?.kind} ${e.involvedObject?.name} ${e.involvedObject?.namespace ?? ""} ${e.reason} ${e.message}`.toLowerCase();
     return words.every((w) => text.includes(w));
   }), [events, warnings, filter]);
-  const bars = useMemo(() => {
-    const out = Array.from({ length: BARS }, () => ({ normal: 0, warning: 0 }));
-    for (const e of matching) {
-      const i = Math.floor(((new Date(last(e)).getTime() - start) / span) * BARS);
-      if (i >= 0 && i < BARS) out[i][e.type === "Warning" ? "warning" : "normal"]++;
-    }
-    return out;
-  }, [matching, tick, span]);
-  const most = Math.max(4, ...bars.map((b) => b.normal + b.warning));
+  const bars = useMemo(() => barsOf(matching.map((e) => [new Date(last(e)).getTime(), e.type === "Warning"]), start, span), [matching, tick, span]);
   const moment = start + (at / BARS) * span;
   const live = at === BARS;
   const listed = matching.filter((e) => { const t = new Date(last(e)).getTime(); return t >= start && (live || t <= moment); }).slice(0, SHOWN);
-  const clock = (t) => new Date(t).toLocaleTimeString("en-GB");
   return html`<div class="page">
     <div class="bar"><h1>Timeline</h1><span class="count" role="status">${events === null ? "" : `${listed.length} events`}</span><span class=${`live ${live ? "live" : ""}`}>${live ? "live" : `until ${clock(moment)}`}</span><span class="grow"></span>
       <input type="search" data-filter class="filter" aria-label="Filter events" placeholder="Filter ( / )" value=${filter} onInput=${(e) => setFilter(e.currentTarget.value)} />
       <label class="check"><input type="checkbox" checked=${warnings} onChange=${(e) => setWarnings(e.currentTarget.checked)} />Warnings only</label>
-      <label class="field"><span class="hidden">Span</span><select value=${span} onChange=${(e) => setSpan(Number(e.currentTarget.value))}>${SPANS.map(([ms, text]) => html`<option key=${ms} value=${ms}>${text}</option>`)}</select></label></div>
+      <${Span} value=${span} most=${4} onSpan=${setSpan} /><a href="#/changes">Changes of objects</a></div>
     ${error && html`<${Failure} error=${error} />`}
-    <div class="strip"><svg viewBox=${`0 0 ${BARS * 8} 72`} preserveAspectRatio="none" role="img" aria-label="Events over time">
-      ${bars.map((b, i) => {
-        const [n, w] = [(b.normal / most) * 68, (b.warning / most) * 68];
-        return html`<g key=${i} class=${i >= at ? "later" : ""}><rect class="normal" x=${i * 8 + 1} y=${72 - n} width="6" height=${n} /><rect class="warning" x=${i * 8 + 1} y=${72 - n - w} width="6" height=${w} /></g>`;
-      })}</svg>
-      <input type="range" min="0" max=${BARS} value=${at} aria-label="Moment" aria-valuetext=${live ? "now" : clock(moment)} onInput=${(e) => setAt(Number(e.currentTarget.value))} />
-      <div class="scale"><span>${clock(start)}</span><span>${clock(start + span / 2)}</span><span>now</span></div></div>
+    <${Strip} label="Events over time" bars=${bars} at=${at} start=${start} span=${span} text=${live ? "now" : clock(moment)} onAt=${setAt} />
     ${events === null && !error && html`<${Loading} />`}
     ${events !== null && listed.length === 0 && html`<${Empty}>Nothing happened then. Events are kept for an hour.</${Empty}>`}
     <ol class="moments">${listed.map((e) => {
