@@ -40,9 +40,11 @@ export async function cluster() {
   const kubeconfig = path.join(dir, "kubeconfig");
   const server = start(["up", "--data-dir", path.join(dir, "data"), "--port", "0", "--nodes", "sim:3", "--kubeconfig", kubeconfig], /never/, "any");
   server.catch(() => undefined);
+  const child = children.at(-1);
   const text = await until("the kubeconfig", () => readFile(kubeconfig, "utf8").catch(() => ""), 120);
   const url = /server: (\S+)/.exec(text)[1];
-  return { dir, kubeconfig, url, remove: () => rm(dir, { recursive: true, force: true }) };
+  const remove = () => rm(dir, { recursive: true, force: true });
+  return { dir, kubeconfig, url, remove, end: () => stop(child).then(remove) };
 }
 
 /** `kaji console`: its link with a code. */
@@ -106,12 +108,14 @@ export async function axe(page) {
   if (found.length) throw new Error(`axe: ${found.join("\n  ")}`);
 }
 
+async function stop(child) {
+  if (child.exitCode !== null) return;
+  const gone = new Promise((done) => child.once("exit", done));
+  child.kill("SIGTERM");
+  await Promise.race([gone, new Promise((done) => setTimeout(done, 10_000))]);
+  if (child.exitCode === null) child.kill("SIGKILL");
+}
+
 export async function end() {
-  for (const child of children.reverse()) {
-    if (child.exitCode !== null) continue;
-    const gone = new Promise((done) => child.once("exit", done));
-    child.kill("SIGTERM");
-    await Promise.race([gone, new Promise((done) => setTimeout(done, 10_000))]);
-    if (child.exitCode === null) child.kill("SIGKILL");
-  }
+  for (const child of children.reverse()) await stop(child);
 }

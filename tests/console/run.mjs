@@ -1,4 +1,4 @@
-// The console in a browser: every view over a real cluster with simulated nodes, what axe finds, 50,000 pods, a slow and a broken connection.
+// The console in a browser: every view over a real cluster with simulated nodes, what axe finds, many pods, a slow and a broken connection.
 //
 // KAJI names the program, CHROMIUM the browser; SCREENSHOTS a directory for pictures of each view.
 import { mkdir } from "node:fs/promises";
@@ -9,6 +9,7 @@ import { changes } from "./changes.mjs";
 import { many } from "./many.mjs";
 import { network } from "./network.mjs";
 import { oidc } from "./oidc.mjs";
+import { real } from "./real.mjs";
 import { units } from "./units.mjs";
 
 const shots = process.env.SCREENSHOTS;
@@ -327,6 +328,7 @@ await changes(chrome, made, api, shot);
 await oidc(chrome, made);
 await many(chrome, made, shot);
 await network(chrome, made);
+await real(chrome);
 
 await chrome.close();
 await end();
