@@ -49,11 +49,11 @@ function textOf({ track, entry }) {
 const COLUMNS = [
   { name: "Object", width: "minmax(150px, 2fr)" },
   { name: "Namespace", width: "minmax(84px, .8fr)" },
-  { name: "Time", width: "76px", title: "Enter, or a click, shows the state then" },
-  { name: "Change", width: "80px" },
+  { name: "Time", width: "78px", title: "Enter, or a click, shows the state then" },
+  { name: "Change", width: "74px" },
   { name: "User", width: "minmax(90px, 1.2fr)" },
   { name: "Manager", width: "minmax(84px, 1fr)" },
-  { name: "Verb", width: "96px" },
+  { name: "Verb", width: "100px" },
   { name: "Health", width: "minmax(90px, 1.2fr)" },
 ];
 
