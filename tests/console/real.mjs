@@ -38,7 +38,7 @@ const scroll = (page) => page.evaluate(async () => {
   let most = 0, empty = 0, steps = 0;
   for (let end = false; !end && steps < 400; steps++) {
     box.scrollTop += Math.ceil(box.scrollHeight / 150);
-    // Two frames: one in which the scrolling is told, and one in which its rows are drawn.
+    // Two frames: one in which the browser reports the scrolling, and one in which its rows are drawn.
     for (let i = 0; i < 2; i++) await new Promise((done) => requestAnimationFrame(done));
     const frame = box.getBoundingClientRect();
     const rows = [...document.querySelectorAll(".tbody [role=row]")].map((row) => row.getBoundingClientRect());

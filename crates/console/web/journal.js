@@ -19,7 +19,7 @@ const MOST_KINDS = 120;
 const MOST_LISTED = 1000;
 const MOST_EVENTS = 1000;
 const MOST_GONE = 300;
-/** Objects whose history is read before they change. */
+/** Objects with histories that are read before they change. */
 const MOST_HISTORIES = 600;
 /** Pages of a history, and revisions in each: whole states for kinds that say how they are, rows for others. */
 const MOST_PAGES = 20;
@@ -30,7 +30,7 @@ const WATCHED = 1;
 const HOT = 30_000, SOON = 4_000, RARELY = 20_000, SLOWEST = 60_000;
 const RECORDED_AFTER = 700, TRIES = 4;
 const SHOWN_EVERY = 250;
-// Events are told by the timeline of events; leases are renewed all the time; the others are memories of the server.
+// The timeline of events shows events; leases are renewed all the time; the others are memories of the server.
 const LEFT_OUT = new Set(["/events", "events.k8s.io/events", "coordination.k8s.io/leases"]);
 const LEFT_OUT_GROUPS = new Set(["history.kaji.dev", "kaji.dev", "metrics.k8s.io"]);
 
@@ -60,7 +60,7 @@ export class Journal {
     this.error = signal(null);
     this.notes = new Map();
     this.sources = [];
-    // Objects whose history is to be read: those that changed are before the others.
+    // Objects with a history to be read: those that changed are before the others.
     this.fresh = new Set();
     this.waiting = [];
     this.timer = 0;
