@@ -142,7 +142,7 @@ step_chaos() {
   if command -v etcd >/dev/null && command -v etcdctl >/dev/null; then
     local disks=()
     if unshare --mount losetup --find >/dev/null 2>&1 && command -v mkfs.ext4 >/dev/null; then
-      disks=(--member-disks)
+      disks=(--member-disks blocking)
     else
       echo "SKIPPED member-disks: no file system can be mounted from a file here"
     fi

@@ -5,6 +5,7 @@
 //! violation is shown with its history, and the command that draws the same faults again.
 
 mod actors;
+mod agreement;
 mod budgets;
 mod check;
 mod cluster;
@@ -26,6 +27,7 @@ use actors::{Actor, PATH, Shared, Watcher};
 use budgets::ReplicaMaintainer;
 use check::{Verdict, check};
 use cluster::{Cluster, Plan, Store};
+use disks::DiskFaults;
 use faults::Disturber;
 use history::{History, Operation, Outcome, Recorder, Request};
 use quotas::QuotaActor;
@@ -96,10 +98,9 @@ pub struct Args {
     /// Members of etcd.
     #[arg(long, default_value_t = 3)]
     members: usize,
-    /// Gives each member of etcd a disk of its own that stands still, is full, fails, and loses its power. Needs root, loop devices,
-    /// e2fsprogs, util-linux and python3.
-    #[arg(long)]
-    member_disks: bool,
+    /// Gives each member of etcd a disk of its own, with faults. Needs root, loop devices, e2fsprogs, util-linux and python3.
+    #[arg(long, value_enum)]
+    member_disks: Option<DiskFaults>,
 }
 
 /// What ends the command.
@@ -127,7 +128,7 @@ pub enum ChaosError {
 /// # Errors
 /// When something does not hold, or processes do not start.
 pub fn run(root: &Path, args: &Args) -> Result<(), ChaosError> {
-    if args.member_disks {
+    if args.member_disks.is_some() {
         // Before there are other threads, which are to be in it too.
         disks::enter_namespace()?;
     }
@@ -175,8 +176,8 @@ fn replay(args: &Args, store: Store, seconds: u64, seed: u64) -> String {
             etcd.display(),
             etcdctl.display()
         );
-        if args.member_disks {
-            command += " --member-disks";
+        if let Some(disks) = args.member_disks {
+            command += &format!(" --member-disks {}", disks.name());
         }
     }
     command
@@ -219,7 +220,7 @@ async fn once(
     let plan = Plan {
         programs: (&program, &args.etcd, &args.etcdctl),
         obeys: args.chaos_server.is_some(),
-        member_disks: args.member_disks,
+        member_disks: args.member_disks.is_some(),
         dir,
         store,
         counts: (if store == Store::Etcd { args.servers } else { 1 }, args.members),
@@ -242,10 +243,12 @@ async fn once(
     let maintainer = budgets::prepare(&shared).await?;
     let clients = Clients::start(&shared, maintainer, seed, from);
     let random = Random::new(seed, 0);
-    let disturber = Disturber::new(&mut cluster, &args.etcdctl, random, plan.obeys, dir)?;
+    let means = (plan.obeys, args.member_disks);
+    let disturber = Disturber::new(&mut cluster, &args.etcdctl, random, means, dir)?;
     let signals = disturber.run(Duration::from_secs(seconds)).await?;
     shared.stop.store(true, Ordering::Relaxed);
     let mut complaints = clients.end(&shared).await?;
+    complaints.extend(cluster.compare_members(&args.etcdctl).await?);
     let (terms, others) = leaders::check(dir, plan.counts.0, &signals)?;
     complaints.extend(others);
     let mut written = terms::Terms::default();

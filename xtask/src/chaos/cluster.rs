@@ -5,6 +5,7 @@
 //! started again have the same data, address and flags.
 
 use super::{
+    agreement,
     disks::Disk,
     leaders,
     network::{Network, Node},
@@ -319,6 +320,29 @@ impl Cluster {
             self.ctl(etcdctl, &["compact", &revision.to_string()])?;
         }
         Ok(())
+    }
+
+    /// Compares what the members of etcd have. If they differ, etcd has broken its own promise, and what the servers answered says
+    /// nothing about them.
+    pub async fn compare_members(&self, etcdctl: &Path) -> Result<Option<String>, Error> {
+        if self.members.is_empty() {
+            return Ok(None);
+        }
+        let begun = Instant::now();
+        loop {
+            let status = self.ctl(etcdctl, &["endpoint", "status", "--write-out", "json"])?;
+            let hashes = self.ctl(etcdctl, &["endpoint", "hashkv", "--write-out", "json"])?;
+            let members = agreement::members(&status.stdout, &hashes.stdout);
+            if members.len() == self.members.len() && agreement::agree(&members) {
+                return Ok(None);
+            }
+            if begun.elapsed() > START {
+                return Ok(Some(format!(
+                    "the members of etcd differ, so that no other violation counts: {members:?}"
+                )));
+            }
+            sleep(PAUSE).await;
+        }
     }
 
     /// Waits until a server is ready.

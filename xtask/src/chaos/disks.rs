@@ -35,10 +35,33 @@ pub enum DiskFault {
     PowerLoss,
 }
 
-impl DiskFault {
-    /// All of them.
-    pub const ALL: [DiskFault; 4] =
-        [DiskFault::Frozen, DiskFault::Full, DiskFault::ReadOnly, DiskFault::PowerLoss];
+/// Which faults disks have.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub enum DiskFaults {
+    /// Those after which everything that was written is there.
+    Blocking,
+    /// Also those after which only what was synced is. They try etcd as much as its clients.
+    Losing,
+}
+
+impl DiskFaults {
+    /// As `--member-disks` has it.
+    pub fn name(self) -> &'static str {
+        match self {
+            DiskFaults::Blocking => "blocking",
+            DiskFaults::Losing => "losing",
+        }
+    }
+
+    /// The faults.
+    pub fn faults(self) -> &'static [DiskFault] {
+        match self {
+            DiskFaults::Blocking => &[DiskFault::Frozen, DiskFault::Full],
+            DiskFaults::Losing => {
+                &[DiskFault::Frozen, DiskFault::Full, DiskFault::ReadOnly, DiskFault::PowerLoss]
+            }
+        }
+    }
 }
 
 /// Puts this thread, and those that it starts, in a mount namespace that ends with them.
@@ -213,7 +236,7 @@ mod tests {
     fn what_was_synced_outlives_each_fault() {
         let dir = tempfile::tempdir().unwrap();
         let Some(disk) = disk(dir.path()) else { return };
-        for fault in DiskFault::ALL {
+        for &fault in DiskFaults::Losing.faults() {
             let path = disk.mounted.join(format!("{fault:?}"));
             write(&path, true).unwrap();
             disk.begin(fault).unwrap();

@@ -5,7 +5,7 @@
 
 use super::{
     cluster::Cluster,
-    disks::DiskFault,
+    disks::{DiskFault, DiskFaults},
     leaders::{Signal, Signals},
     network::{self, Effect, Node, Rule},
     random::Random,
@@ -76,6 +76,7 @@ pub struct Disturber<'a> {
     random: Random,
     /// Servers obey orders about their disks and clocks.
     obeys: bool,
+    member_disks: Option<DiskFaults>,
     log: File,
     path: PathBuf,
     signals: Signals,
@@ -91,13 +92,13 @@ impl<'a> Disturber<'a> {
         cluster: &'a mut Cluster,
         etcdctl: &'a Path,
         random: Random,
-        obeys: bool,
+        (obeys, member_disks): (bool, Option<DiskFaults>),
         dir: &Path,
     ) -> Result<Disturber<'a>, Error> {
         let path = dir.join("faults.log");
         let log = File::create(&path).map_err(|e| Error::file(&path, e))?;
         let (signals, begun) = (Signals::default(), Instant::now());
-        Ok(Disturber { cluster, etcdctl, random, obeys, log, path, signals, begun })
+        Ok(Disturber { cluster, etcdctl, random, obeys, member_disks, log, path, signals, begun })
     }
 
     /// Makes one thing after the other go wrong. Afterwards everything runs. Answers with the signals to servers.
@@ -109,12 +110,12 @@ impl<'a> Disturber<'a> {
             let quiet = Duration::from_millis(self.random.between(300, 3000));
             sleep(quiet.min(time.saturating_sub(self.begun.elapsed()))).await;
             self.restart_ended_members()?;
-            let Cluster { servers, members, disks, .. } = &*self.cluster;
+            let Cluster { servers, members, .. } = &*self.cluster;
             let targets = Targets {
                 servers: servers.len(),
                 members: members.len(),
                 obeys: self.obeys,
-                member_disks: !disks.is_empty(),
+                member_disks: self.member_disks,
             };
             let fault = draw(&mut self.random, targets);
             writeln!(self.log, "{:8.3} {fault:?}", self.begun.elapsed().as_secs_f64())
@@ -307,7 +308,7 @@ struct Targets {
     /// Servers obey orders about their disks and clocks.
     obeys: bool,
     /// Members have disks that can be made to fail.
-    member_disks: bool,
+    member_disks: Option<DiskFaults>,
 }
 
 /// A fault of something that there is.
@@ -326,11 +327,15 @@ fn draw(random: &mut Random, targets: Targets) -> Fault {
             _ => Fault::Faint(server),
         };
     }
-    if member_disks && members > 0 && random.below(4) == 0 {
+    if let Some(kinds) = member_disks
+        && members > 0
+        && random.below(4) == 0
+    {
+        let faults = kinds.faults();
         return match random.below(8) {
-            0 => Fault::MembersPower,
+            0 if kinds == DiskFaults::Losing => Fault::MembersPower,
             _ => {
-                let fault = DiskFault::ALL[random.below(DiskFault::ALL.len() as u64) as usize];
+                let fault = faults[random.below(faults.len() as u64) as usize];
                 Fault::MemberDisk(random.below(members as u64) as usize, fault)
             }
         };
@@ -367,7 +372,11 @@ mod tests {
     use super::*;
     use std::collections::BTreeSet;
 
-    fn drawn((servers, members): (usize, usize), obeys: bool, member_disks: bool) -> BTreeSet<String> {
+    fn drawn(
+        (servers, members): (usize, usize),
+        obeys: bool,
+        member_disks: Option<DiskFaults>,
+    ) -> BTreeSet<String> {
         let mut random = Random::new(7, 0);
         let targets = Targets { servers, members, obeys, member_disks };
         let faults = (0..2000).map(|_| draw(&mut random, targets));
@@ -379,9 +388,9 @@ mod tests {
     #[test]
     fn each_store_has_its_faults() {
         let of = |names: &[&str]| names.iter().map(|name| (*name).to_owned()).collect::<BTreeSet<_>>();
-        assert_eq!(drawn((1, 0), false, false), of(&["Kill", "Network", "Pause", "Terminate"]));
+        assert_eq!(drawn((1, 0), false, None), of(&["Kill", "Network", "Pause", "Terminate"]));
         let all = ["Clock", "Disk", "Kill", "Network", "Pause", "Power", "Sync", "Terminate"];
-        assert_eq!(drawn((1, 0), true, true), of(&all));
+        assert_eq!(drawn((1, 0), true, Some(DiskFaults::Losing)), of(&all));
         let mut all = of(&[
             "Clock",
             "Faint",
@@ -393,8 +402,10 @@ mod tests {
             "Pause",
             "Terminate",
         ]);
-        assert_eq!(drawn((2, 3), true, false), all);
-        all.extend(of(&["MemberDisk", "MembersPower"]));
-        assert_eq!(drawn((2, 3), true, true), all);
+        assert_eq!(drawn((2, 3), true, None), all);
+        all.extend(of(&["MemberDisk"]));
+        assert_eq!(drawn((2, 3), true, Some(DiskFaults::Blocking)), all);
+        all.extend(of(&["MembersPower"]));
+        assert_eq!(drawn((2, 3), true, Some(DiskFaults::Losing)), all);
     }
 }
