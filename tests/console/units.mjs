@@ -1,6 +1,6 @@
 // Parts of the console that need no browser: differences, positions in YAML, quantities, rules of RBAC.
 import { check, equal, holds } from "./check.mjs";
-import { around, changes, lines, ownersOf } from "../../crates/console/web/diff.js";
+import { around, changes, isNewer, lines, ownersOf } from "../../crates/console/web/diff.js";
 import { pathAt } from "../../crates/console/web/schema.js";
 
 globalThis.document ??= { visibilityState: "hidden" };
@@ -76,6 +76,10 @@ export async function units() {
     equal(changes(before, after), { patch: { metadata: { labels: { x: "3" } }, spec: { list: [1], more: null } }, removed: [["metadata", "labels", "y"]] });
     const object = { metadata: { managedFields: [{ manager: "m", fieldsV1: { "f:spec": { "f:a": {} } } }, { manager: "n", fieldsV1: { "f:spec": { "f:b": {} } } }] } };
     equal([ownersOf(object, ["spec", "a"]), ownersOf(object, ["spec"]), ownersOf(object, ["spec", "c"])], [["m"], ["m", "n"], []]);
+  });
+  await check("*a later version is one with a greater number", () => {
+    const at = (resourceVersion) => ({ metadata: { resourceVersion } });
+    equal([["9", "10"], ["10", "9"], ["12", "12"], ["13", "12"]].map(([a, b]) => isNewer(at(a), at(b))), [false, true, false, true], "later");
   });
   await check("*the path of keys at a position in YAML", async () => {
     const at = (text) => { const found = pathAt(text.replace("|", ""), text.indexOf("|")); return `${found.path.join(".")}${found.value ? "=" : "?"}${found.word}`; };

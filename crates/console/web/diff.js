@@ -84,3 +84,9 @@ export function ownersOf(object, path) {
     return true;
   }).map((entry) => entry.manager);
 }
+
+/** Whether an object is a later version of another one, by resourceVersions, which are numbers that grow (KEP-5504). */
+export function isNewer(object, other) {
+  const [one, two] = [object, other].map((it) => it.metadata.resourceVersion ?? "");
+  return one.length === two.length ? one > two : one.length > two.length;
+}

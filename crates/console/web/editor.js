@@ -6,7 +6,7 @@
 import { html, useEffect, useMemo, useRef, useState, yaml } from "./vendor.js";
 import { query, request } from "./api.js";
 import { objectPath } from "./kinds.js";
-import { around, changes, lines, ownersOf } from "./diff.js";
+import { around, changes, isNewer, lines, ownersOf } from "./diff.js";
 import { editorIn } from "./codemirror.js";
 import { Failure, Loading, note } from "./ui.js";
 
@@ -83,7 +83,8 @@ export function Editor({ resource, object }) {
     })();
     return () => { gone = true; editor.current?.destroy(); };
   }, []);
-  const newer = object.metadata.resourceVersion !== base.metadata.resourceVersion;
+  // What was just written may be shown by the watch only later.
+  const newer = isNewer(object, base);
   const reload = () => {
     editor.current.replace(library.stringify(shown(object), { lineWidth: 0 }));
     setBase(object); setDirty(false); setReview(null);
