@@ -9,7 +9,7 @@ use crate::pods::core::{Pod, PodStatus};
 use crate::pods::observed::ObservedContainer;
 use crate::pods::start::pod_ref;
 use crate::pods::{log_record, log_rotation};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::watch;
@@ -137,8 +137,10 @@ impl NodeContext {
         }
     }
 
-    /// Removes a pod's own directory and its logs. Volumes were taken down before.
+    /// Removes a pod's logs, and then its own directory, by which a kubelet that is killed meanwhile knows that there is something left.
+    /// Volumes were taken down before.
     pub(super) fn remove_pod_dirs(&self, pod: &PodRef) {
+        remove_logs_of(&self.config.pod_log_dir, &self.config.container_log_dir, &pod.uid);
         let dir = self.config.pod_dir(&pod.uid);
         if self.volumes.has_mounts(&dir) {
             tracing::warn!(dir = %dir.display(), "the pod's directory has mounts and is left");
@@ -146,8 +148,25 @@ impl NodeContext {
             remove(&dir, true);
             self.user_namespaces.release(&pod.uid);
         }
-        remove(&self.config.log_dir(pod), true);
     }
+}
+
+/// Removes the logs of a pod and the links to them, by its uid: when only its directory is left, its name is not known.
+fn remove_logs_of(pods: &Path, links: &Path, uid: &str) {
+    if uid.is_empty() {
+        return;
+    }
+    let ending = format!("_{uid}");
+    for logs in entries(pods).filter(|path| path.to_string_lossy().ends_with(&ending)) {
+        let leads_there = |link: &PathBuf| std::fs::read_link(link).is_ok_and(|to| to.starts_with(&logs));
+        entries(links).filter(leads_there).for_each(|link| remove(&link, false));
+        remove(&logs, true);
+    }
+}
+
+/// The paths in a directory; none if it cannot be read.
+fn entries(directory: &Path) -> impl Iterator<Item = PathBuf> + use<> {
+    std::fs::read_dir(directory).into_iter().flatten().flatten().map(|entry| entry.path())
 }
 
 fn remove(path: &Path, tree: bool) {
@@ -162,6 +181,35 @@ fn remove(path: &Path, tree: bool) {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// A kubelet that is killed after it has removed a pod's sandbox finds only the pod's directory.
+    #[test]
+    fn logs_are_removed_by_the_uid_of_their_pod() {
+        let dir = tempfile::tempdir().unwrap();
+        let (pods, links) = (dir.path().join("pods"), dir.path().join("containers"));
+        std::fs::create_dir_all(&links).unwrap();
+        for (pod, link) in [("default_a_u1", "a"), ("default_b_u11", "b"), ("default_c_1", "c")] {
+            let logs = pods.join(pod).join("main");
+            std::fs::create_dir_all(&logs).unwrap();
+            std::fs::write(logs.join("0.log"), "").unwrap();
+            std::os::unix::fs::symlink(logs.join("0.log"), links.join(link)).unwrap();
+        }
+        let left = || {
+            let mut names: Vec<String> = entries(&pods)
+                .chain(entries(&links))
+                .map(|path| path.file_name().unwrap().to_string_lossy().into_owned())
+                .collect();
+            names.sort();
+            names.join(" ")
+        };
+        remove_logs_of(&pods, &links, "");
+        assert_eq!(left(), "a b c default_a_u1 default_b_u11 default_c_1");
+        remove_logs_of(&pods, &links, "u1");
+        assert_eq!(left(), "b c default_b_u11 default_c_1");
+        remove_logs_of(&pods, &links, "u1");
+        remove_logs_of(&dir.path().join("absent"), &links, "1");
+        assert_eq!(left(), "b c default_b_u11 default_c_1");
+    }
 
     #[test]
     fn the_tail_of_a_log_is_what_the_container_wrote_last() {
