@@ -10,8 +10,8 @@ use std::collections::BTreeMap;
 pub struct Member {
     /// How many entries of the log it has applied.
     pub applied: u64,
-    /// Its revision, what it is compacted to, and the hash of its keys, at the time of the second question.
-    pub keys: Option<(u64, u64, u64)>,
+    /// Its revision, what it is compacted to (-1: never), and the hash of its keys, at the time of the second question.
+    pub keys: Option<(u64, i64, u64)>,
 }
 
 #[derive(Deserialize)]
@@ -40,7 +40,7 @@ struct HashBody {
     header: Header,
     hash: u64,
     #[serde(default)]
-    compact_revision: u64,
+    compact_revision: i64,
 }
 
 #[derive(Deserialize)]
@@ -78,14 +78,14 @@ mod tests {
 
     fn hashes(revision: u64) -> String {
         format!(
-            r#"[{{"Endpoint":"http://a","HashKV":{{"header":{{"revision":9}},"hash":7,"compact_revision":3}}}},{{"Endpoint":"http://b","HashKV":{{"header":{{"revision":{revision}}},"hash":7,"compact_revision":3}}}}]"#
+            r#"[{{"Endpoint":"http://a","HashKV":{{"header":{{"revision":9}},"hash":7,"compact_revision":-1}}}},{{"Endpoint":"http://b","HashKV":{{"header":{{"revision":{revision}}},"hash":7,"compact_revision":-1}}}}]"#
         )
     }
 
     #[test]
     fn members_agree_when_each_has_the_same() {
         let same = members(STATUS.as_bytes(), hashes(9).as_bytes());
-        assert_eq!(same["http://b"], Member { applied: 20, keys: Some((9, 3, 7)) });
+        assert_eq!(same["http://b"], Member { applied: 20, keys: Some((9, -1, 7)) });
         assert!(agree(&same));
         assert!(!agree(&members(STATUS.as_bytes(), hashes(8).as_bytes())));
     }
