@@ -1,6 +1,6 @@
 //! The waits between tries. Source: upstream's `DefaultRetryBackoffWithInitialDelay`.
 
-use kaji_meta::Random;
+use kaji_meta::random::{Random, fraction};
 use std::time::Duration;
 
 const STEPS: u32 = 5;
@@ -26,8 +26,7 @@ impl Backoff {
     /// The next wait; `None` when it has been tried often enough.
     pub fn next(&mut self, random: &dyn Random) -> Option<Duration> {
         self.left = self.left.checked_sub(1)?;
-        let chance = (random.u64() >> 11) as f64 / (1_u64 << 53) as f64;
-        let wait = self.next * (1.0 + chance * JITTER);
+        let wait = self.next * (1.0 + fraction(random) * JITTER);
         self.next *= FACTOR;
         Some(Duration::from_secs_f64(wait.min(MOST)))
     }

@@ -1,6 +1,6 @@
 //! What loops are configured with by flags of kube-controller-manager. The defaults are upstream's.
 
-use kaji_meta::random::Random;
+use kaji_meta::random::{Random, fraction};
 use kaji_runtime::Resync;
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
@@ -166,8 +166,7 @@ impl LoopConfig {
         if self.start_interval.is_zero() {
             return Duration::ZERO;
         }
-        let part = (random.u64() >> 32) as f64 / f64::from(u32::MAX);
-        self.start_interval.mul_f64(1.0 + part)
+        self.start_interval.mul_f64(1.0 + fraction(random))
     }
 
     /// How many objects a controller works on at the same time; one without a flag has one worker.

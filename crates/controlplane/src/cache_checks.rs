@@ -6,7 +6,7 @@
 //! Source: `consistencyChecker` in apiserver's `storage/cacher/delegator.go`.
 
 use kaji_engine::{Engine, Resource};
-use kaji_meta::Random;
+use kaji_meta::random::{Random, fraction};
 use kaji_store::{Range, Revision, Store, StoreError};
 use prometheus_client::{
     encoding::EncodeLabelSet,
@@ -60,7 +60,7 @@ impl CacheChecks {
     pub async fn run(self, engine: Weak<Engine>, random: Arc<dyn Random>, mut stop: watch::Receiver<bool>) {
         loop {
             // Servers that were started together do not read at the same time.
-            let jitter = (random.u64() >> 32) as f64 / f64::from(u32::MAX) / 2.0;
+            let jitter = fraction(&*random) / 2.0;
             if timeout(PERIOD.mul_f64(1.0 + jitter), stop.wait_for(|stop| *stop)).await.is_ok() {
                 return;
             }

@@ -169,14 +169,10 @@ impl Readers {
     }
 
     async fn open_event(&self, event: &mut Event, unlock: Unlock) -> Result<(), StoreError> {
-        // A deletion carries no value.
-        if event.kind == EventKind::Put {
-            self.open_kv(&mut event.kv, unlock).await?;
+        for kv in event.values_mut() {
+            self.open_kv(kv, unlock).await?;
         }
-        match &mut event.previous {
-            Some(previous) => self.open_kv(previous, unlock).await,
-            None => Ok(()),
-        }
+        Ok(())
     }
 
     /// `failed` is when a plugin has failed last.

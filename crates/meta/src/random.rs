@@ -41,6 +41,12 @@ impl Random for SeededRandom {
     }
 }
 
+/// A number from 0 to below 1, each equally likely.
+pub fn fraction(random: &dyn Random) -> f64 {
+    // 53 bits are what fits a float's fraction.
+    (random.u64() >> 11) as f64 / (1_u64 << 53) as f64
+}
+
 /// Letters and digits of generated names: no vowels, and none of 0, 1, 3, so that no words appear.
 pub const ALPHABET: &[u8; 27] = b"bcdfghjklmnpqrstvwxz2456789";
 

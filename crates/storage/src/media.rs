@@ -12,8 +12,8 @@ use kaji_meta::TypeMeta;
 use kaji_options::StorageMediaType;
 use kaji_schema::{SchemaRef, protobuf, types};
 use kaji_store::{
-    BoxFuture, Event, EventKind, KeyValue, Op, Range, RangeResult, Revision, Store, StoreError, Txn,
-    TxnOutcome, UnreadableChange, WatchBatch, WatchStream,
+    BoxFuture, KeyValue, Op, Range, RangeResult, Revision, Store, StoreError, Txn, TxnOutcome,
+    UnreadableChange, WatchBatch, WatchStream,
 };
 use serde_json::Value;
 use std::sync::Arc;
@@ -118,22 +118,13 @@ fn read(kv: &mut KeyValue, defaults: &Defaults) -> Result<(), StoreError> {
     Ok(())
 }
 
-fn read_event(event: &mut Event, defaults: &Defaults) -> Result<(), StoreError> {
-    // A deletion carries no value.
-    if event.kind == EventKind::Put {
-        read(&mut event.kv, defaults)?;
-    }
-    event.previous.as_mut().map_or(Ok(()), |previous| read(previous, defaults))
-}
-
 fn read_batch(batch: WatchBatch, defaults: &Defaults) -> WatchBatch {
     let WatchBatch { revision, mut events, mut unreadable } = batch;
-    events.retain_mut(|event| match read_event(event, defaults) {
-        Ok(()) => true,
-        Err(error) => {
-            unreadable.push(UnreadableChange { key: event.kv.key.clone(), error });
-            false
-        }
+    events.retain_mut(|event| {
+        let outcome = event.values_mut().try_for_each(|kv| read(kv, defaults));
+        let is_readable = outcome.is_ok();
+        unreadable.extend(outcome.err().map(|error| UnreadableChange { key: event.kv.key.clone(), error }));
+        is_readable
     });
     WatchBatch { revision, events, unreadable }
 }

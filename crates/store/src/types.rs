@@ -245,6 +245,14 @@ pub struct Event {
     pub previous: Option<KeyValue>,
 }
 
+impl Event {
+    /// The versions that have values: the new one, unless it is a deletion, and the one before.
+    pub fn values_mut(&mut self) -> impl Iterator<Item = &mut KeyValue> {
+        let new = (self.kind == EventKind::Put).then_some(&mut self.kv);
+        new.into_iter().chain(&mut self.previous)
+    }
+}
+
 /// A run of whole transactions, in revision order.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct WatchBatch {
@@ -275,9 +283,9 @@ impl WatchBatch {
     ///
     /// # Errors
     /// For the first change that cannot be read.
-    pub fn all_readable(mut self) -> Result<WatchBatch, StoreError> {
-        match self.unreadable.pop() {
-            Some(change) => Err(self.unreadable.into_iter().next().unwrap_or(change).error),
+    pub fn all_readable(self) -> Result<WatchBatch, StoreError> {
+        match self.unreadable.first() {
+            Some(change) => Err(change.error.clone()),
             None => Ok(self),
         }
     }

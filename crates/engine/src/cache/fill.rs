@@ -48,14 +48,20 @@ impl Cache {
         self.state.store(Arc::new(State { objects, changed: revision, ..State::default() }));
         inner.window.reset(revision);
         let mut wake = vec![];
-        for fed in inner.loading.take().unwrap_or_default() {
-            match fed {
-                Fed::Events(events) => self.apply_locked(&mut inner, &events, 0, &mut wake),
-                Fed::State(kvs, revision) => self.replace_locked(&mut inner, kvs, revision, &mut wake),
-            }
-        }
+        let collected = inner.loading.take().unwrap_or_default();
+        self.apply_collected(&mut inner, collected, &mut wake);
         drop(inner);
         wake.into_iter().for_each(Waker::wake);
+    }
+
+    /// Applies what came while objects were read.
+    pub(super) fn apply_collected(&self, inner: &mut Inner, collected: Vec<Fed>, wake: &mut Vec<Waker>) {
+        for fed in collected {
+            match fed {
+                Fed::Events(events) => self.apply_locked(inner, &events, 0, wake),
+                Fed::State(kvs, revision) => self.replace_locked(inner, kvs, revision, wake),
+            }
+        }
     }
 
     /// Brings the cache to what the store holds at `revision` when events between are lost. Watches end, since what happened
@@ -75,7 +81,7 @@ impl Cache {
         self.begin_round();
     }
 
-    pub(super) fn replace_locked(
+    fn replace_locked(
         &self,
         inner: &mut Inner,
         kvs: Vec<KeyValue>,

@@ -7,7 +7,6 @@
 use super::{
     Cache, Objects, State,
     feed::{BACKOFF, Feed},
-    fill::Fed,
 };
 use futures_util::FutureExt;
 use kaji_store::{BoxFuture, KeyValue, Revision, StoreError};
@@ -58,12 +57,7 @@ impl Cache {
         let state = inner.read_anew(State { objects, changed: revision, reading });
         self.state.store(Arc::new(state));
         let mut wake: Vec<Waker> = vec![];
-        for fed in collected {
-            match fed {
-                Fed::Events(events) => self.apply_locked(&mut inner, &events, 0, &mut wake),
-                Fed::State(kvs, revision) => self.replace_locked(&mut inner, kvs, revision, &mut wake),
-            }
-        }
+        self.apply_collected(&mut inner, collected, &mut wake);
         self.unreadable.store(None);
         drop(inner);
         wake.into_iter().for_each(Waker::wake);

@@ -98,7 +98,7 @@ async fn put(store: &dyn Store, name: &str, n: u32) -> Revision {
     commit(store, Op::Put { key, value: storage::encode(&value), lease: None }).await
 }
 
-async fn commit(store: &dyn Store, op: Op) -> Revision {
+pub(super) async fn commit(store: &dyn Store, op: Op) -> Revision {
     match store.txn(Txn { compare: vec![], ops: vec![op] }).await.unwrap() {
         TxnOutcome::Committed { revision, .. } => revision,
         TxnOutcome::Conflict { .. } => unreachable!(),

@@ -1,6 +1,6 @@
 //! Values of one resource cannot be read for a while: only its requests fail, and only for so long.
 
-use super::*;
+use super::{outage::commit, *};
 use futures_util::future::BoxFuture;
 use kaji_store::{Range, RangeResult, StoreError, UnreadableChange, WatchStream};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -52,11 +52,7 @@ impl Store for Sealed {
 }
 
 async fn put(store: &dyn Store, key: &str, object: Value) -> Revision {
-    let op = Op::Put { key: key.into(), value: storage::encode(&object), lease: None };
-    match store.txn(Txn { compare: vec![], ops: vec![op] }).await.unwrap() {
-        TxnOutcome::Committed { revision, .. } => revision,
-        TxnOutcome::Conflict { .. } => unreachable!(),
-    }
+    commit(store, Op::Put { key: key.into(), value: storage::encode(&object), lease: None }).await
 }
 
 async fn put_config_map(store: &dyn Store, name: &str, text: &str) -> Revision {
@@ -138,7 +134,7 @@ async fn nothing_is_missing_once_the_key_is_there() {
     put_config_map(&*store, "b", "sealed").await; // 3
     put_config_map(&*store, "c", "0").await; // 4
     let key = "/registry/core/configmaps/x/a".to_owned();
-    store.txn(Txn { compare: vec![], ops: vec![Op::Delete { key }] }).await.unwrap(); // 5
+    commit(&*store, Op::Delete { key }).await; // 5
     engine.wait_applied(5).await;
     store.has_key.store(true, Ordering::SeqCst);
     assert_eq!(recovered(&engine).await, "200 x/b x/c");

@@ -25,7 +25,7 @@ use crate::{
 use bytes::Bytes;
 use frames::Frames;
 use futures_util::{Stream, StreamExt, stream};
-use kaji_meta::Status;
+use kaji_meta::{Status, random::fraction};
 use kaji_store::Revision;
 use source::{Next, Source};
 use std::{
@@ -100,7 +100,7 @@ pub(crate) async fn watch(
 /// How long a watch lasts that does not say: spread, so that clients that began together do not all come back together.
 fn default_timeout(engine: &Engine) -> Duration {
     let least = engine.options.min_request_timeout;
-    least + least.mul_f64((engine.random.u64() >> 11) as f64 / (1_u64 << 53) as f64)
+    least + least.mul_f64(fraction(&*engine.random))
 }
 
 /// Whether a watch that has just begun looks through a definition that was replaced before it could be ended.

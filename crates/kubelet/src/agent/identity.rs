@@ -11,7 +11,10 @@
 
 use super::AgentError;
 use jiff::Timestamp;
-use kaji_meta::{random::Random, text};
+use kaji_meta::{
+    random::{Random, fraction},
+    text,
+};
 use kaji_server::pki::{self, PkiError, write_private};
 use rcgen::{CertificateParams, DnType, KeyPair, PublicKeyData};
 use sha2::{Digest, Sha256};
@@ -138,9 +141,7 @@ impl Credential {
     /// When it is to be renewed: after 70 to 90 % of its life, so that nodes that joined together do not all ask at once.
     pub fn renew_at(&self, random: &dyn Random) -> Timestamp {
         let life = self.not_after.as_second() - self.not_before.as_second();
-        // 53 bits are what fits a float's fraction.
-        let jitter = (random.u64() >> 11) as f64 / (1u64 << 53) as f64;
-        let seconds = (life as f64 * (0.7 + 0.2 * jitter)) as i64;
+        let seconds = (life as f64 * (0.7 + 0.2 * fraction(random))) as i64;
         Timestamp::from_second(self.not_before.as_second() + seconds).unwrap_or(self.not_after)
     }
 }

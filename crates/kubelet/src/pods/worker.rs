@@ -458,9 +458,6 @@ impl Worker {
                     tracing::warn!(sandbox = sandbox.info.id, %error, "a sandbox could not be removed");
                 }
             }
-            for container in &observed.containers {
-                self.cx.remove_log(&self.pod, container);
-            }
         }
         self.remove_cgroup();
         self.cx.probe_metrics.forget_pod(model::namespace(&self.pod), model::name(&self.pod));

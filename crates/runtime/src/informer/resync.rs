@@ -6,7 +6,10 @@
 
 use super::Observed;
 use crate::time;
-use kaji_meta::{random::Random, time::Clock};
+use kaji_meta::{
+    random::{Random, fraction},
+    time::Clock,
+};
 use std::{fmt, sync::Arc, time::Duration};
 
 /// How often the handlers of an informer are called for every object.
@@ -35,8 +38,7 @@ impl Resync {
 pub(super) async fn run(informer: Arc<dyn Observed>, clock: Arc<dyn Clock>, resync: Resync) {
     loop {
         time::sleep(&*clock, resync.shortest).await;
-        let part = (resync.random.u64() >> 32) as f64 / f64::from(u32::MAX);
-        time::sleep(&*clock, resync.shortest.mul_f64(part)).await;
+        time::sleep(&*clock, resync.shortest.mul_f64(fraction(&*resync.random))).await;
         informer.resync();
     }
 }
