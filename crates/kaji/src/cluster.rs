@@ -7,6 +7,7 @@ use crate::{
     environment::Environment,
     start::{Configured, ControlLoopConfig, ControlLoops, StoreOpened},
 };
+use futures_util::future::LocalBoxFuture;
 use kaji_audit::AuditError;
 use kaji_encryption::ConfigError;
 use kaji_engine::EngineError;
@@ -109,24 +110,32 @@ pub struct Cluster {
 }
 
 impl Cluster {
-    /// Starts one; resolves when `/readyz` says ok.
+    /// Starts one; resolves when `/readyz` says ok. The future is boxed: what a start holds is not for the caller's stack.
     ///
     /// # Errors
     /// When a stage of the start fails; nothing is left open then.
-    pub async fn start(options: Options) -> Result<Cluster, StartError> {
+    pub fn start(options: Options) -> LocalBoxFuture<'static, Result<Cluster, StartError>> {
         let environment = Environment::machine(&options);
-        Cluster::start_in(options, environment).await
+        Cluster::start_in(options, environment)
     }
 
     /// Starts one that takes clocks, randomness and the like from `environment`.
     ///
     /// # Errors
     /// As [`Cluster::start`].
-    pub async fn start_in(options: Options, environment: Environment) -> Result<Cluster, StartError> {
+    pub fn start_in(
+        options: Options,
+        environment: Environment,
+    ) -> LocalBoxFuture<'static, Result<Cluster, StartError>> {
+        Box::pin(Self::run_stages(Box::new(options), environment))
+    }
+
+    async fn run_stages(options: Box<Options>, environment: Environment) -> Result<Cluster, StartError> {
         let patience = options.startup.storage_initialization.unwrap_or(Duration::MAX);
-        let opened = Configured::new(options, environment).await?.open_store().await?;
+        let configured = Configured::new(options, environment).await?;
+        let opened = configured.open_store().await?;
         let (store, mut certificates) = (opened.store(), opened.certificate_files());
-        let started = Self::start_over(opened, patience).await;
+        let started = Box::pin(Self::start_over(opened, patience)).await;
         if started.is_err() {
             // The next start must not find the files in use.
             while certificates.changed().await.is_ok() {}

@@ -62,7 +62,7 @@ use tokio::{
 
 /// What every stage has: the options, what follows from them alone, and the audit backends.
 struct Settings {
-    options: Options,
+    options: Box<Options>,
     /// The identity of this server, that of its lease; metrics show its hash.
     server_name: String,
     service_ip: IpAddr,
@@ -92,7 +92,7 @@ pub(crate) struct Configured {
 }
 
 impl Configured {
-    pub async fn new(options: Options, environment: Environment) -> Result<Configured, StartError> {
+    pub async fn new(options: Box<Options>, environment: Environment) -> Result<Configured, StartError> {
         let mut metrics = Metrics::default();
         let audit = audit::start(&options.audit, &mut metrics).await?;
         let server_name = server_identity::name(&node_name(), options.listen.port());
@@ -123,7 +123,7 @@ impl Configured {
         let store = backend::around(&settings.options, raw_store.clone(), &encryption);
         let (clock, encrypts) = (&settings.object_clock, encryption.encrypts());
         let history = history::of_options(&settings.options, &store, clock, encrypts);
-        let Options { data_dir, serving, .. } = &settings.options;
+        let Options { data_dir, serving, .. } = &*settings.options;
         let (serving, dir) = (serving.clone(), data_dir.join("pki"));
         let (names, now) = (serving_names(&settings.options, settings.service_ip), settings.clock.now());
         let (writing, files) = watch::channel(());
@@ -267,7 +267,7 @@ pub(crate) struct ResourcesRegistered {
 
 impl ResourcesRegistered {
     pub async fn bind(self) -> Result<ListenerBound, StartError> {
-        let Options { serving, listen, shutdown, .. } = &self.settings.options;
+        let Options { serving, listen, shutdown, .. } = &*self.settings.options;
         if serving.local {
             return Ok(ListenerBound { address: *listen, listener: None, former: self });
         }
@@ -373,7 +373,7 @@ impl Bootstrapped {
         background.tasks.spawn(usage.run(kubelets, stopped.clone()));
         let token_signer = authn.signing_key();
         let (sender, authentication) = watch::channel(authentication);
-        let Options { authn: flags, serving, .. } = &settings.options;
+        let Options { authn: flags, serving, .. } = &*settings.options;
         let reload =
             tls::Reload::new(flags, serving, &authn.authorities, certificates.clone(), (front, sender));
         background.follow_files(&settings, reload, authn, authz, &certificates, (identity, &aggregator));

@@ -184,7 +184,7 @@ pub async fn start_cluster(
         registration.record = Some(record);
     }
     flags.data_dir = Some(directory);
-    serve(Server { flags, controllers: true, started, refusal, registration }).await
+    Box::pin(serve(Server { flags, controllers: true, started, refusal, registration })).await
 }
 
 /// Runs an API server alone until a signal comes.

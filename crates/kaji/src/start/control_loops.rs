@@ -55,7 +55,7 @@ const SCHEDULER: &str = "kube-scheduler";
 /// What control loops need of the server.
 #[derive(Clone)]
 pub(crate) struct ControlLoopConfig {
-    pub options: Options,
+    pub options: Box<Options>,
     pub environment: Environment,
     pub stack: Arc<Stack>,
     pub certificates: Arc<Certificates>,
