@@ -21,6 +21,8 @@ async function prepare(api) {
 }
 
 async function live(page, api) {
+  let single = 0;
+  page.on("request", (request) => { if (/\/revisions\?.*fieldSelector/.test(request.url())) single++; });
   await page.evaluate(() => { location.hash = "#/changes?ns=past"; });
   await rows(page, "shown").filter({ hasText: "fixtures" }).filter({ hasText: "Created" }).waitFor();
   await api.apply(CONFIG, { apiVersion: "v1", kind: "ConfigMap", metadata: { name: "brief" }, data: { a: "1" } });
@@ -33,6 +35,7 @@ async function live(page, api) {
   await api.apply(DEPLOYMENT, deployment("nowhere.example/app:404", undefined));
   await state(page).locator(".unhealthy li", { hasText: "Pod" }).waitFor();
   holds((await page.locator(".tbody [role=row]").count()) < 80, "only what is on the screen is in the document");
+  equal(single, 0, "requests for the history of one object");
 }
 
 async function back(page) {

@@ -45,6 +45,18 @@ async function unitsOfTracks() {
     track.created = 1000;
     equal([tracks.state(999).objects.length, tracks.state(2000).objects.length], [0, 1], "it was there before what is kept of it");
   });
+  await check("*tracks: a history since a time replaces what metadata says of then, and nothing from before", async () => {
+    const metadata = { resourceVersion: "9", creationTimestamp: "2026-01-01T00:00:00Z", managedFields: [{ manager: "n", operation: "Update", time: "2026-01-01T00:10:00Z" }] };
+    const [created, since] = [new Date("2026-01-01T00:00:00Z").getTime(), new Date("2026-01-01T00:05:00Z").getTime()];
+    const tracks = new Tracks();
+    const [changed, beats] = ["a", "b"].map((name) => Object.assign(trackOf(tracks, name), { created }));
+    for (const track of [changed, beats]) tracks.set(track, derived({ metadata }, wrong));
+    tracks.merge(changed, [{ ...recorded(9, "Modified", "bob"), time: since + 60_000 }], since);
+    tracks.settle(since);
+    equal(changed.entries.map((e) => [e.change, e.user]), [["Created", ""], ["Modified", "bob"]], "of the history");
+    equal(beats.entries.map((e) => [e.change, e.time]), [["Created", created], ["Former", since]], "a heartbeat is no change");
+    equal(tracks.state(since + 1).unhealthy.map((o) => o.track.name), ["b"], "what was wrong before, and has not changed");
+  });
   await check("*tracks are bounded: the oldest entries go, the state stays", async () => {
     const tracks = new Tracks({ tracks: 3, entries: 100 });
     for (let i = 0; i < 60; i++) for (const name of ["a", "b", "c"]) tracks.add(trackOf(tracks, name), entry(i + 1, i ? "Modified" : "Created"));

@@ -99,6 +99,21 @@ is "a lease that changes hands" 0 "lease.coordination.k8s.io/renewed patched" re
 is "is in the history" 0 'Modified .* \.spec\.holderIdentity' "$KAJI" history lease/renewed
 if (($(grep -c "Modified" "$work/out") == 2)); then ok "and its renewals are not"; else bad "and its renewals are, too"; fi
 
+is "what changed in the namespace" 0 "Created +configmaps/m +kubernetes-admin +create" "$KAJI" history
+has "has fields that changed" "Modified +configmaps/m +bob +patch +\.data\.color"
+has "and what is gone" "Deleted +secrets/s "
+lacks "and nothing from elsewhere" kube-system
+is "what changed everywhere" 0 "kube-system .*Created" "$KAJI" history -A --since 5m
+is "as JSON" 0 '"resource": "configmaps"' "$KAJI" history -o json
+is "as kubectl shows it" 0 "Created +kubernetes-admin +kubectl-create" k get revisions.history.kaji.dev
+is "nothing is said aloud" 0 "Nothing changed since" "$KAJI" history -n kube-public --since 2030-01-01T00:00:00Z
+"$KAJI" history --follow >"$work/followed" 2>&1 &
+follower=$!
+soon "what is followed begins with what was" "Created configmaps/m by kubernetes-admin" cat "$work/followed"
+k create configmap later >/dev/null
+soon "and goes on" "Created configmaps/later by kubernetes-admin \(create\)" cat "$work/followed"
+kill "$follower"
+
 k create namespace shop >/dev/null
 k create rolebinding eve --clusterrole view --user eve >/dev/null
 is "a user that may see the object sees its history" 0 "Created" "$KAJI" history cm/m --as eve
@@ -106,6 +121,9 @@ is "not that of a secret" 1 'cannot get resource "secrets"' "$KAJI" history secr
 sed 's,"s",NAME,' "$work/out" >"$work/there"
 is "whether there was one or not" 1 'cannot get resource "secrets"' "$KAJI" history secret/never --as eve
 if cmp -s "$work/there" <(sed 's,"never",NAME,' "$work/out"); then ok "the answer is the same"; else bad "the answers differ"; fi
+is "what changed in the namespace, of what it may see" 0 "configmaps/m" "$KAJI" history --as eve
+lacks "without secrets" "secrets/"
+is "not everywhere" 1 "forbidden|cannot" "$KAJI" history -A --as eve
 is "nor that of another namespace" 1 "forbidden|cannot" "$KAJI" history cm/m -n shop --as eve
 
 "$KAJI" history cm/m >"$work/before"

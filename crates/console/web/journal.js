@@ -3,9 +3,12 @@
 // - Each kind is listed (metadata alone where objects do not say how they are), and then followed by short watches, a few at a time, since
 //   a browser has six connections to `kaji console`: kinds that change are looked at without a pause, others less often. A watch goes on
 //   where the one before it ended, so that nothing between them is missed.
-// - The server's history (history.kaji.dev) is that of one object: it is read for the objects that changed last, and for each that
-//   changes. Where there is none, or it may not be read, metadata tells managers and times.
-// - Objects that are gone are found by what events are about.
+// - The server's history (history.kaji.dev) has what changed in the namespace since a time, and then what changes, in one request each.
+//   Kinds are then looked at once a minute alone, for those that the history leaves out; the history of one object is read where it was
+//   unhealthy already.
+// - A server that has only histories of single objects is asked for those of the objects that changed last, and of each that changes;
+//   objects that are gone are found by what events are about. Where there is no history, or it may not be read, metadata tells managers
+//   and times.
 //
 // Invariants: what is kept is bounded by Tracks; requests by the constants here; what could not be read is in `gaps`.
 import { signal } from "./vendor.js";
@@ -30,6 +33,11 @@ const WATCHED = 1;
 const HOT = 30_000, SOON = 4_000, RARELY = 20_000, SLOWEST = 60_000;
 const RECORDED_AFTER = 700, TRIES = 4;
 const SHOWN_EVERY = 250;
+/** Pages of what changed that are read: where there are more, a shorter time is. */
+const MOST_WINDOW_PAGES = 30;
+const SHORTEST_WINDOW = 60_000;
+const PAGE_OF_CHANGES = 500;
+const ASKED_EVERY = 1000;
 // The timeline of events shows events; leases are renewed all the time; the others are memories of the server.
 const LEFT_OUT = new Set(["/events", "events.k8s.io/events", "coordination.k8s.io/leases"]);
 const LEFT_OUT_GROUPS = new Set(["history.kaji.dev", "kaji.dev", "metrics.k8s.io"]);
@@ -50,8 +58,10 @@ function printOf(object) {
 }
 
 export class Journal {
-  constructor(ns) {
+  /** What changed in `span` milliseconds, and what changes. */
+  constructor(ns, span) {
     this.ns = ns;
+    this.span = span;
     this.tracks = new Tracks();
     /** Grows with each change that is to be shown. */
     this.version = signal(0);
@@ -64,6 +74,10 @@ export class Journal {
     this.fresh = new Set();
     this.waiting = [];
     this.timer = 0;
+    /** The server says what changes; up to where it was read, and since when. */
+    this.recorded = false;
+    this.token = "";
+    this.since = 0;
     this.stop = new AbortController();
     this.run();
   }
@@ -98,10 +112,14 @@ export class Journal {
       await Promise.all(Array.from({ length: LISTERS }, async () => { for (const source of queue) await this.list(source); }));
       const refused = this.sources.filter((s) => s.off);
       if (refused.length && refused.length === this.sources.length) throw refused[0].refusal;
-      this.plan();
+      this.recorded = historyKind() !== undefined && await this.readRecorded();
+      if (!this.recorded) this.plan();
       this.state.value = "live";
       this.changed();
-      await Promise.all([...Array.from({ length: READERS }, () => this.readers()), ...Array.from({ length: FOLLOWERS }, () => this.followers()), this.departed()]);
+      const times = (count, run) => Array.from({ length: count }, run);
+      await Promise.all(this.recorded
+        ? [this.followRecorded(), this.readers(), this.followers()]
+        : [...times(READERS, () => this.readers()), ...times(FOLLOWERS, () => this.followers()), this.departed()]);
     } catch (error) {
       if (signal.aborted) return;
       this.error.value = error;
@@ -170,6 +188,73 @@ export class Journal {
     }
   }
 
+  /** Reads what changed in the span; false where the server does not say it, or not to this user. */
+  async readRecorded() {
+    const { signal } = this.stop;
+    let span = this.span;
+    this.since = Date.now() - span;
+    for (let pages = 1; ; pages++) {
+      try {
+        if (!await this.readPage()) break;
+      } catch (error) {
+        if (error instanceof ApiError && error.code === 0 && !signal.aborted) throw error;
+        this.refused(error);
+        return false;
+      }
+      if (pages >= MOST_WINDOW_PAGES && span > SHORTEST_WINDOW) {
+        [span, pages, this.token] = [span / 4, 0, ""];
+        this.since = this.tracks.floor = Date.now() - span;
+      }
+    }
+    this.tracks.settle(this.since);
+    this.waiting = [...this.tracks.all.values()].filter((t) => {
+      const first = t.entries.find((e) => e.kept);
+      return first?.problem && first.change !== "Created";
+    }).slice(0, MOST_HISTORIES);
+    return true;
+  }
+
+  /** Reads a page of what changed; whether there is another. */
+  async readPage() {
+    const parameters = { sinceTime: new Date(this.since).toISOString(), limit: PAGE_OF_CHANGES, continue: this.token };
+    const page = await get(query(collectionPath(historyKind(), this.ns), parameters), { signal: this.stop.signal });
+    const found = new Map();
+    for (const item of page.items ?? []) {
+      const { group = "", resource = "", namespace = "", name = "" } = item.object ?? {};
+      if (item.change === "Gap") this.tracks.gaps.set(Number(item.revision), ofRevision(item, () => null));
+      const source = this.sources.find((s) => s.resource.plural === resource && s.resource.group === group && !s.off);
+      const track = source && this.tracks.of(source.resource, namespace, name);
+      if (!track) continue;
+      track.source = source;
+      track.seen = Math.max(track.seen, Number(item.revision));
+      const created = item.state?.metadata?.creationTimestamp;
+      if (created) track.created = new Date(created).getTime();
+      if (!found.has(track)) found.set(track, []);
+      found.get(track).push(ofRevision(item, (object, time) => this.verdict(source, object, time)));
+    }
+    for (const [track, records] of found) this.tracks.merge(track, records, this.since);
+    this.token = page.metadata?.resourceVersion ?? "";
+    if (found.size) this.changed();
+    return Boolean(page.metadata?.continue);
+  }
+
+  /** Asks for what changes. */
+  async followRecorded() {
+    const { signal } = this.stop;
+    for (let tries = 0; ;) {
+      await pause(Math.min(SLOWEST, ASKED_EVERY * 2 ** tries), signal);
+      if (document.visibilityState !== "visible") continue;
+      try {
+        while (await this.readPage());
+        tries = 0;
+      } catch (error) {
+        const passes = error instanceof ApiError && (error.code === 0 || error.code === 429 || error.code >= 500);
+        if (signal.aborted || !passes) throw error;
+        tries++;
+      }
+    }
+  }
+
   /** The histories that are read first: of the objects that changed last. */
   plan() {
     if (!historyKind()) return;
@@ -179,7 +264,7 @@ export class Journal {
   }
 
   want(track) {
-    if (!historyKind() || !track.source.history) return;
+    if (this.recorded || !historyKind() || !track.source.history) return;
     track.due = Date.now() + RECORDED_AFTER;
     track.tries = 0;
     this.fresh.add(track);
@@ -299,7 +384,7 @@ export class Journal {
       if (version === "expired") await this.list(source);
       else source.version = version;
       source.tries = 0;
-      const pauseFor = Date.now() - source.changedAt < HOT ? 0 : source.count ? SOON : RARELY;
+      const pauseFor = this.recorded ? SLOWEST : Date.now() - source.changedAt < HOT ? 0 : source.count ? SOON : RARELY;
       source.due = Date.now() + pauseFor;
     } catch (error) {
       if (this.stop.signal.aborted) throw error;

@@ -121,8 +121,8 @@ export class Tracks {
     this.set(track, [...track.entries, entry]);
   }
 
-  /** Joins what the history has: it knows more of what a watch told, and what it left out was a heartbeat. */
-  merge(track, records) {
+  /** Joins what the history has since a time: it knows more of what a watch told, and what it left out was a heartbeat. */
+  merge(track, records, since = 0) {
     const known = new Map(track.entries.map((e) => [e.revision, e]));
     let last = 0;
     for (const record of records) {
@@ -135,11 +135,19 @@ export class Tracks {
       known.set(record.revision, { ...record, problem: record.problem ?? old?.problem ?? null });
     }
     if (!last) return;
-    const entries = [...known.values()].filter((e) => e.kept || (!e.derived && e.revision > last));
+    const entries = [...known.values()].filter((e) => e.kept || (e.derived ? e.time < since : e.revision > last));
     entries.sort((a, b) => a.revision - b.revision);
     // Times are those of the recording, moments after each write: they grow with revisions.
     for (let i = entries.length - 2; i >= 0; i--) if (entries[i].time > entries[i + 1].time) entries[i] = { ...entries[i], time: entries[i + 1].time };
     this.set(track, entries);
+  }
+
+  /** What metadata alone says was changed since a time from which on the history is whole were heartbeats: the state was there before. */
+  settle(since) {
+    for (const track of this.all.values()) {
+      if (track.created >= since || track.entries.some((e) => e.kept)) continue;
+      track.entries = track.entries.map((e) => (e.time >= since ? { ...e, time: since, change: "Former" } : e));
+    }
   }
 
   /** Leaves out the oldest entries, but for the last one of each object: it says how the object was from then on. */

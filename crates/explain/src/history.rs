@@ -1,4 +1,4 @@
-//! The history of one object: what `kaji history`, `diff`, `blame`, `get --at` and `restore` show.
+//! The history of one object: what `kaji history`, `diff`, `blame`, `get --at` and `restore` show; `recent`: of a namespace.
 //!
 //! Invariants: revisions are in the order in which they were made; what is missing between them is said wherever they are used. Without a
 //! recorded state there is no answer, and not the nearest one.
@@ -6,11 +6,13 @@
 mod blame;
 mod fields;
 mod moment;
+mod recent;
 mod restore;
 
 pub use blame::{Origin, blame, origins};
 pub use fields::{FieldChange, changes, leaves};
 pub use moment::Moment;
+pub use recent::{ObjectOf, RecentChange, RecentChanges, RecentError, recent_table};
 pub use restore::Restoration;
 
 use crate::{
@@ -34,6 +36,7 @@ const API: &str = "/apis/history.kaji.dev/v1alpha1";
 const PAGES: usize = 2_000;
 /// For an explanation, which is to be quick.
 const EXPLAINED_PAGES: usize = 20;
+const NO_HISTORY: &str = "the server keeps no history: it is no Kaji, was started with --history=false, or has its store in memory";
 /// What stands for a value that is not kept.
 const REDACTED: &str = "redacted:";
 
@@ -142,10 +145,9 @@ impl ObjectHistory {
     pub async fn read(api: &dyn Api, subject: &Subject, namespace: &str) -> Result<Self, ExplainError> {
         let discovery = Discovery::read(api).await?;
         let resource = discovery.resolve(&subject.kind)?;
-        let text = "the server keeps no history: it is no Kaji, was started with --history=false, or has its store in memory";
         let history =
             ObjectHistory::pages(api, &discovery, resource, (namespace, &subject.name), PAGES).await?;
-        history.ok_or_else(|| ExplainError::Unreadable(text.into()))
+        history.ok_or_else(|| ExplainError::Unreadable(NO_HISTORY.into()))
     }
 
     /// Reads it whole for an explanation; `None` where the server keeps no history.

@@ -11,9 +11,13 @@ use std::{
     collections::HashSet,
     fs::{File, OpenOptions},
     io::{self, Read},
+    ops::Range,
     os::unix::fs::{FileExt, OpenOptionsExt},
     path::{Path, PathBuf},
 };
+
+/// Bytes between marks.
+const MARKED: u64 = 64 << 10;
 
 /// The file.
 #[derive(Debug)]
@@ -24,6 +28,8 @@ pub(crate) struct Active {
     pub bytes: u64,
     /// Hash and offset of each record, in order.
     index: Vec<(u64, u64)>,
+    /// Where revisions begin, about one in [`MARKED`] bytes: from the offset on, records are of the revision or later.
+    marks: Vec<(Revision, u64)>,
     /// When its first record was made; `None` without one.
     pub first_time: Option<i64>,
     /// The last revision that it covers, and the hashes of the keys that it has of that.
@@ -41,7 +47,7 @@ impl Active {
         let mut found = vec![];
         file.read_to_end(&mut found)?;
         let (index, path) = (vec![], path.to_owned());
-        let mut active = Active { path, file, bytes: 0, index, first_time: None, last: None };
+        let mut active = Active { path, file, bytes: 0, index, marks: vec![], first_time: None, last: None };
         while let Some((record, length)) = Record::read(&found[active.bytes as usize..]) {
             active.note(&record, active.bytes);
             active.bytes += length as u64;
@@ -66,7 +72,12 @@ impl Active {
                 keys.extend(record.hash());
             }
             Some((last, _)) if *last > record.revision => {}
-            last => *last = Some((record.revision, record.hash().into_iter().collect())),
+            last => {
+                *last = Some((record.revision, record.hash().into_iter().collect()));
+                if self.marks.last().is_none_or(|(_, marked)| at - marked >= MARKED) {
+                    self.marks.push((record.revision, at));
+                }
+            }
         }
     }
 
@@ -96,6 +107,16 @@ impl Active {
     /// Has what was appended on the disk.
     pub fn sync(&self) -> io::Result<()> {
         self.file.sync_data()
+    }
+
+    /// The file, and the part of it that has the records of revisions after `after`.
+    ///
+    /// # Errors
+    /// When the process has no more file descriptors.
+    pub fn after(&self, after: Revision) -> io::Result<(File, Range<u64>)> {
+        let later = self.marks.partition_point(|(revision, _)| *revision <= after);
+        let start = later.checked_sub(1).map_or(0, |at| self.marks[at].1);
+        Ok((self.file.try_clone()?, start..self.bytes))
     }
 
     /// All frames.

@@ -7,6 +7,7 @@
 
 use crate::{
     active::Active,
+    changes::{Changes, Scan, Window},
     record::{Change, Record, hash},
     segment::{self, Segment},
 };
@@ -108,7 +109,7 @@ fn number_of(path: &Path) -> Option<u64> {
 }
 
 /// Reports damage: the answer says it, too.
-fn report(error: &io::Error) -> String {
+pub(crate) fn report(error: &io::Error) -> String {
     tracing::error!(%error, "a segment of the history is damaged and is skipped");
     error.to_string()
 }
@@ -304,6 +305,19 @@ impl Archive {
     /// Up to `limit` records of a key, of revisions after `after`, and the gaps between them; no more than about `bytes` of values.
     pub fn records(&self, key: &str, after: Revision, limit: usize, bytes: usize) -> Found {
         self.question(key, after, limit, bytes).answer()
+    }
+
+    /// A page of what changed.
+    pub fn changes(&self, window: Window) -> Changes {
+        self.scan(window).answer()
+    }
+
+    /// Takes what a page of changes needs of the archive; the rest is read without it.
+    pub(crate) fn scan(&self, window: Window) -> Scan {
+        let is_read = |s: &&Segment| s.last_revision > window.after && s.last_time >= window.since;
+        let segments = self.segments.values().filter(is_read).cloned().collect();
+        let active = self.active.after(window.after);
+        Scan { segments, active, last: self.last().map_or(0, |(last, _)| last), window }
     }
 
     /// Takes what a question needs of the archive; the rest is read without it.

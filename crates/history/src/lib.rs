@@ -3,7 +3,7 @@
 //! The store forgets its history after minutes (compaction, 410); the archive keeps it by age and bytes, and changes nothing of that.
 //!
 //! - `record`: one revision as bytes. `active`: the file that is appended to. `segment`: finished files, compressed and indexed.
-//!   `archive`: all files: appending, retention, reading, purging.
+//!   `archive`: all files: appending, retention, reading, purging. `changes`: pages of what changed, of all objects.
 //! - `recorder`: follows the store's events and joins them with the requests that made them.
 //! - `machine`: changes that are left out because only a machine's clock is in them. `redact`: what is not kept in the clear.
 //! - `revisions`, `purges`: the kinds of `history.kaji.dev/v1alpha1`.
@@ -17,6 +17,7 @@
 
 mod active;
 mod archive;
+mod changes;
 mod machine;
 mod purges;
 mod record;
@@ -26,6 +27,7 @@ mod revisions;
 mod segment;
 
 pub use archive::{Archive, ArchiveError, Found, Limits, Purged, erase, erase_below};
+pub use changes::{Changes, Window};
 pub use kaji_engine::Attribution;
 pub use machine::only_heartbeat;
 pub use record::{Change, Record};

@@ -8,6 +8,7 @@
 
 use crate::{
     archive::{Archive, Found, Limits, Purged},
+    changes::{Changes, Window},
     machine::only_heartbeat,
     parts_of,
     record::{Change, Record, hash},
@@ -217,6 +218,16 @@ impl History {
         self.fresh().await;
         let question = self.with(move |archive| archive.question(&key, after, limit, bytes)).await?;
         blocking(move || question.answer()).await.map_err(Status::internal)
+    }
+
+    /// A page of what changed.
+    ///
+    /// # Errors
+    /// 503 while there is no archive.
+    pub(crate) async fn changes(self: &Arc<Self>, window: Window) -> Result<Changes, Status> {
+        self.fresh().await;
+        let scan = self.with(move |archive| archive.scan(window)).await?;
+        blocking(move || scan.answer()).await.map_err(Status::internal)
     }
 
     /// The record of a revision of the object with this hash of its key.

@@ -1,13 +1,16 @@
-//! The kind Revision of `history.kaji.dev/v1alpha1`: the recorded revisions of one object, read from the archive at each request.
+//! The kind Revision of `history.kaji.dev/v1alpha1`: the recorded revisions of one object, or of all objects of a namespace, read from
+//! the archive at each request.
 //!
-//! A list is about one object, which its field selector names (`object.resource`, `object.name` and `object.group`; the namespace is
-//! that of the request, and without one it is an object of the cluster); `limit` and `continue` page it.
+//! A list is about one object if its field selector names one (`object.resource`, `object.name` and `object.group`; the namespace is
+//! that of the request, and without one it is an object of the cluster). Any other list is about what changed in the namespace, or
+//! everywhere, since `sinceTime`. `limit` and `continue` page both. What changed goes on: its `metadata.resourceVersion` is the
+//! `continue` of what changes after it.
 //!
 //! Invariants: the user of a request may `get` the object, or the answer is the same 403 whether there is, or ever was, such an object;
 //! so is the 404 for the name of a revision that the user may not see. Gaps are in every history that they concern.
 
 use crate::{
-    GROUP, History, REVISIONS, VERSION, key_of, parts_of,
+    GROUP, History, REVISIONS, VERSION, Window, key_of, parts_of,
     record::{Change, Record, hash},
 };
 use jiff::Timestamp;
@@ -19,7 +22,7 @@ use kaji_resource::{
 };
 use kaji_schema::{SchemaRef, structural};
 use serde_json::{Value, json};
-use std::sync::Arc;
+use std::{collections::HashMap, sync::Arc};
 
 const KIND: &str = "Revision";
 /// Revisions in one answer, and bytes of their objects, about.
@@ -49,7 +52,7 @@ pub(crate) fn def(history: &Arc<History>, authorizer: &Arc<dyn Authorizer>) -> R
         version.selectable =
             ["object.group", "object.resource", "object.name"].map(SelectableField::new).into();
     }
-    // Clients that list everything that discovery says can be listed would be refused: they name no object.
+    // Clients that list everything that discovery says can be listed, to keep or to delete it, are not meant.
     def.undiscovered_verbs = &[Verb::List];
     def
 }
@@ -98,39 +101,87 @@ impl Shown {
 
     async fn list(&self, ctx: &Ctx<'_>, request: &CallRequest<'_>) -> Result<Value, Status> {
         let options = request.query.list_options().map_err(Status::bad_request)?;
-        let selected = |field: &str| options.fields.and_then(|fields| fields.requires_exact(field));
-        let (Some(resource), Some(name)) = (selected("object.resource"), selected("object.name")) else {
-            let text = "a history is that of one object: --field-selector object.resource=PLURAL,object.name=NAME, and object.group=GROUP unless it is of the core group";
-            return Err(Status::bad_request(text));
+        let after = match options.continue_token {
+            "" => 0,
+            token => token.parse().map_err(|_| Status::bad_request("continue key is not valid"))?,
         };
-        let group = selected("object.group").unwrap_or_default();
-        let subject = Subject { group, resource, namespace: ctx.namespace, name };
+        let limit = usize::try_from(options.limit).ok().filter(|limit| *limit > 0).unwrap_or(PAGE).min(PAGE);
+        let since = request.query.text("sinceTime");
+        let selected = |field: &str| options.fields.and_then(|fields| fields.requires_exact(field));
+        match (selected("object.resource"), selected("object.name")) {
+            (Some(resource), Some(name)) if since.is_empty() => {
+                let group = selected("object.group").unwrap_or_default();
+                let subject = Subject { group, resource, namespace: ctx.namespace, name };
+                self.object(ctx, subject, (after, limit)).await
+            }
+            (Some(_), Some(_)) => {
+                Err(Status::bad_request("sinceTime is not for the history of one object, which is whole"))
+            }
+            _ => {
+                let namespace = Some(ctx.namespace).filter(|namespace| !namespace.is_empty());
+                let window = Window {
+                    namespace: namespace.map(str::to_owned),
+                    objects: options.fields.cloned(),
+                    after,
+                    since: milliseconds(since)?,
+                    limit,
+                    bytes: PAGE_BYTES,
+                };
+                self.changes(ctx, window).await
+            }
+        }
+    }
+
+    /// The history of one object.
+    async fn object(
+        &self,
+        ctx: &Ctx<'_>,
+        subject: Subject<'_>,
+        (after, limit): (u64, usize),
+    ) -> Result<Value, Status> {
         if !self.may_get(ctx.user, &subject).await {
+            let Subject { group, resource, name, .. } = subject;
             let text = format!(
                 "User {:?} cannot get resource {resource:?} in API group {group:?}, and so not its history",
                 ctx.user.name
             );
             return Err(Status::forbidden(&GroupResource::new(group, resource), name, text));
         }
-        let after = match options.continue_token {
-            "" => 0,
-            token => token.parse().map_err(|_| Status::bad_request("continue key is not valid"))?,
-        };
-        let limit = usize::try_from(options.limit).ok().filter(|limit| *limit > 0).unwrap_or(PAGE).min(PAGE);
-        let key = key_of(group, resource, ctx.namespace, name);
+        let key = key_of(subject.group, subject.resource, subject.namespace, subject.name);
         let found = self.history.records(key.clone(), after, limit, PAGE_BYTES).await?;
-        found
-            .lost
-            .iter()
-            .for_each(|lost| ctx.warn(format!("a part of the history is damaged: {}", file_of(lost))));
+        warn_of_damage(ctx, &found.lost);
         let mut metadata = json!({});
         if let Some(last) = found.records.last().filter(|_| found.more) {
             metadata["continue"] = last.revision.to_string().into();
         }
         let items: Vec<Value> = found.records.iter().map(|record| shown(record, &key)).collect();
-        Ok(
-            json!({"kind": format!("{KIND}List"), "apiVersion": format!("{GROUP}/{VERSION}"), "metadata": metadata, "items": items}),
-        )
+        Ok(list_of(&metadata, &items))
+    }
+
+    /// What changed: the records of objects that the user may get. The others are left out, without a trace.
+    async fn changes(&self, ctx: &Ctx<'_>, window: Window) -> Result<Value, Status> {
+        let found = self.history.changes(window).await?;
+        warn_of_damage(ctx, &found.lost);
+        let mut metadata = json!({"resourceVersion": found.through.to_string()});
+        if found.more {
+            metadata["continue"] = found.through.to_string().into();
+        }
+        let (mut items, mut allowed) = (Vec::with_capacity(found.records.len()), HashMap::new());
+        for record in &found.records {
+            let may = match (allowed.get(record.key.as_str()), parts_of(&record.key)) {
+                (Some(known), _) => *known,
+                // A gap is in every history.
+                (None, None) => true,
+                (None, Some([group, resource, namespace, name])) => {
+                    self.may_get(ctx.user, &Subject { group, resource, namespace, name }).await
+                }
+            };
+            allowed.insert(record.key.as_str(), may);
+            if may {
+                items.push(shown(record, &record.key));
+            }
+        }
+        Ok(list_of(&metadata, &items))
     }
 
     /// A revision by its name, of which the key is known only when it is found.
@@ -155,6 +206,25 @@ impl Shown {
             other => Err(Status::method_not_supported(&GroupResource::new(GROUP, REVISIONS), other.as_str())),
         }
     }
+}
+
+fn list_of(metadata: &Value, items: &[Value]) -> Value {
+    json!({"kind": format!("{KIND}List"), "apiVersion": format!("{GROUP}/{VERSION}"), "metadata": metadata, "items": items})
+}
+
+/// A time as milliseconds of the epoch; without text that of everything.
+fn milliseconds(time: &str) -> Result<i64, Status> {
+    if time.is_empty() {
+        return Ok(i64::MIN);
+    }
+    let parsed = time.parse::<Timestamp>();
+    let parsed =
+        parsed.map_err(|_| Status::bad_request(format!("sinceTime {time:?} is no RFC 3339 time")))?;
+    Ok(parsed.as_millisecond())
+}
+
+fn warn_of_damage(ctx: &Ctx<'_>, lost: &[String]) {
+    lost.iter().for_each(|lost| ctx.warn(format!("a part of the history is damaged: {}", file_of(lost))));
 }
 
 /// The file and what is wrong with it, without the directory.

@@ -246,17 +246,28 @@ impl Segment {
         Ok(())
     }
 
-    /// All frames that can be read.
-    pub fn frames(&self, mut lost: impl FnMut(io::Error)) -> io::Result<Vec<u8>> {
+    /// Calls `with` for the frames of each block, in order, until it returns false.
+    ///
+    /// # Errors
+    /// When the file has no index that can be read.
+    pub fn each_block(&self, mut with: impl FnMut(io::Result<Vec<u8>>) -> bool) -> io::Result<()> {
         let file = File::open(&self.path)?;
         let footer = self.footer(&file)?;
+        let mut blocks = footer.blocks.iter();
+        while blocks.next().is_some_and(|at| with(self.block(&file, *at))) {}
+        Ok(())
+    }
+
+    /// All frames that can be read.
+    pub fn frames(&self, mut lost: impl FnMut(io::Error)) -> io::Result<Vec<u8>> {
         let mut frames = vec![];
-        for at in &footer.blocks {
-            match self.block(&file, *at) {
+        self.each_block(|block| {
+            match block {
                 Ok(block) => frames.extend_from_slice(&block),
                 Err(error) => lost(error),
             }
-        }
+            true
+        })?;
         Ok(frames)
     }
 

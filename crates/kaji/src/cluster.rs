@@ -127,21 +127,18 @@ impl Cluster {
         options: Options,
         environment: Environment,
     ) -> LocalBoxFuture<'static, Result<Cluster, StartError>> {
-        Box::pin(Self::run_stages(Box::new(options), environment))
-    }
-
-    async fn run_stages(options: Box<Options>, environment: Environment) -> Result<Cluster, StartError> {
         let patience = options.startup.storage_initialization.unwrap_or(Duration::MAX);
-        let configured = Configured::new(options, environment).await?;
-        let opened = configured.open_store().await?;
-        let (store, mut certificates) = (opened.store(), opened.certificate_files());
-        let started = Box::pin(Self::start_over(opened, patience)).await;
-        if started.is_err() {
-            // The next start must not find the files in use.
-            while certificates.changed().await.is_ok() {}
-            store.close().await;
-        }
-        started
+        Box::pin(async move {
+            let opened = Configured::new(Box::new(options), environment).await?.open_store().await?;
+            let (store, mut certificates) = (opened.store(), opened.certificate_files());
+            let started = Box::pin(Self::start_over(opened, patience)).await;
+            if started.is_err() {
+                // The next start must not find the files in use.
+                while certificates.changed().await.is_ok() {}
+                store.close().await;
+            }
+            started
+        })
     }
 
     async fn start_over(opened: StoreOpened, patience: Duration) -> Result<Cluster, StartError> {
@@ -182,7 +179,7 @@ impl Cluster {
     /// Ends it in upstream's order. The server stops being ready and its loops end, so that others take over, while it serves
     /// on for the delay that the options say. Then it takes no new requests, those in flight end, watches end (one after another
     /// meanwhile, if the options give them time), and the store is closed.
-    pub async fn stop(self) {
+    pub async fn stop(mut self) {
         self.stack.health.stop();
         self.leave.send_replace(true);
         let (loops, mut presence) = (self.control_loops, self.presence);
@@ -205,8 +202,7 @@ impl Cluster {
         let requests = async { drained.wait_for(|drained| *drained).await.is_ok() };
         let (_has_listened, ()) = tokio::join!(requests, watches);
         self.stack.engine.shutdown().await;
-        let mut tasks = self.tasks;
-        while tasks.join_next().await.is_some() {}
+        while self.tasks.join_next().await.is_some() {}
         // There are no more requests: buffered audit events are written.
         if let Some(audit) = &self.stack.audit {
             audit.shutdown().await;

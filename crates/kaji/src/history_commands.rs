@@ -11,11 +11,18 @@ use jiff::Timestamp;
 use kaji_access::client_connection::config_of_flags;
 use kaji_explain::{
     ApiServer, Subject,
-    history::{self, FieldChange, Moment, ObjectHistory, Revision},
+    history::{
+        self, FieldChange, Moment, ObjectHistory, RecentChange, RecentChanges, RecentError, Revision,
+        recent_table,
+    },
 };
 use kaji_options::ClientConnectionFlags;
 use serde_json::Value;
-use std::{error::Error, fmt::Display, io::Write};
+use std::{
+    error::Error,
+    fmt::Display,
+    io::{self, ErrorKind, Write},
+};
 
 /// The object, and how its server is reached.
 #[derive(Args)]
@@ -42,11 +49,23 @@ enum ObjectForm {
 /// Flags of `kaji history`.
 #[derive(Args)]
 pub struct History {
-    /// The form of the answer; JSON has the states as well.
+    /// KIND/NAME or KIND NAME, as kubectl takes it. Default: what changed in the namespace.
+    #[arg(num_args = 0..=2, value_name = "KIND/NAME")]
+    subject: Vec<String>,
+    /// What changed in all namespaces, and outside of them.
+    #[arg(long, short = 'A', conflicts_with_all = ["subject", "namespace"])]
+    all_namespaces: bool,
+    /// Since when: a time (2026-01-31T12:00:00Z), or how long ago (5m).
+    #[arg(long, value_name = "TIME", default_value = "1h", conflicts_with = "subject")]
+    since: String,
+    /// Goes on with each change as it comes, until Ctrl-C.
+    #[arg(long, short, visible_short_alias = 'w', visible_alias = "watch", conflicts_with = "subject")]
+    follow: bool,
+    /// The form of the answer; JSON has the states as well, and a change a line where they are followed.
     #[arg(long, short, value_name = "FORM", default_value = "text")]
     output: Form,
     #[command(flatten)]
-    object: Object,
+    connection: ClientConnectionFlags,
 }
 
 /// Flags of `kaji diff`.
@@ -142,13 +161,54 @@ fn lines(changes: &[FieldChange]) -> String {
     changes.iter().map(ToString::to_string).collect()
 }
 
-/// Shows all revisions.
+/// Shows all revisions of an object, or what changed in a namespace.
 pub async fn history(args: History) -> Result<(), Box<dyn Error>> {
-    let (_, history) = args.object.history().await?;
+    if args.subject.is_empty() {
+        return recent(args).await;
+    }
+    let object = Object { subject: args.subject, connection: args.connection };
+    let (_, history) = object.history().await?;
     match args.output {
         Form::Text => print(&history.table()),
         Form::Json => print(&format!("{}\n", serde_json::to_string_pretty(&history.revisions)?)),
     }
+}
+
+async fn recent(args: History) -> Result<(), Box<dyn Error>> {
+    let Moment::Time(since) = moment(&args.since)? else {
+        return Err(format!("--since {}: it takes a time or a duration", args.since).into());
+    };
+    let config = config_of_flags(&args.connection).await?;
+    let namespace = if args.all_namespaces { String::new() } else { config.default_namespace.clone() };
+    let server = ApiServer::new(kube::Client::try_from(config)?);
+    let mut recent = RecentChanges::open(&server, &namespace, since).await?;
+    if args.follow {
+        let (form, all) = (args.output, args.all_namespaces);
+        let mut show = |change: &RecentChange| show_line(change, form, all);
+        return match recent.follow(&mut show, &mut |text| tell(&text)).await {
+            // The reader has seen enough.
+            Err(RecentError::Output(error)) if error.kind() == ErrorKind::BrokenPipe => Ok(()),
+            Err(error) => Err(error.into()),
+            Ok(()) => Ok(()),
+        };
+    }
+    let found = recent.read().await?;
+    match args.output {
+        Form::Json => print(&format!("{}\n", serde_json::to_string_pretty(&found)?)),
+        Form::Text if found.is_empty() => {
+            tell(&format!("Nothing changed since {since}, of what you may see."));
+            Ok(())
+        }
+        Form::Text => print(&recent_table(&found, args.all_namespaces)),
+    }
+}
+
+fn show_line(change: &RecentChange, form: Form, all_namespaces: bool) -> io::Result<()> {
+    let line = match form {
+        Form::Text => change.line(all_namespaces),
+        Form::Json => serde_json::to_string(change)?,
+    };
+    writeln!(io::stdout().lock(), "{line}")
 }
 
 /// Shows what differs between two states.

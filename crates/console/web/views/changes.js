@@ -13,15 +13,17 @@ const LISTED = 200;
 
 const idOf = (resource) => `${resource.group || "core"}/${resource.plural}`;
 
-/** The journal of a namespace while this is open; `version` grows with what it knows. */
-function useJournal(ns) {
+/** The journal of a namespace while this is open; `version` grows with what it knows. One that knows a longer time is kept. */
+function useJournal(ns, span) {
   const [journal, set] = useState(null);
   const [round, next] = useState(0);
+  const [known, know] = useState(span);
+  if (span > known) know(span);
   useEffect(() => {
-    const one = new Journal(ns);
+    const one = new Journal(ns, known);
     set(one);
     return () => one.close();
-  }, [ns, round]);
+  }, [ns, known, round]);
   return { journal, version: journal?.version.value ?? 0, state: journal?.state.value ?? "reading", error: journal?.error.value ?? null, again: () => next((n) => n + 1) };
 }
 
@@ -145,8 +147,8 @@ export function ChangesView({ query }) {
     sessionStorage.setItem("kaji.namespace", asked);
   }, [asked]);
   const ns = namespace.value;
-  const { journal, version, state, error, again } = useJournal(ns);
   const moment = useMoment();
+  const { journal, version, state, error, again } = useJournal(ns, moment.span);
   const [kind, setKind] = useState(query.get("kind") ?? "");
   const [filter, setFilter] = useState(query.get("q") ?? "");
   const [turns, setTurns] = useState(false);

@@ -3,5 +3,6 @@
 #![allow(clippy::unwrap_used, reason = "test code: a panic is a failure")]
 
 mod archive;
+mod changes;
 mod idle;
 mod recording;

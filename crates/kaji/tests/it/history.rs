@@ -285,3 +285,80 @@ async fn what_discovery_says_can_be_listed_can_be() {
     assert!(listed > 60, "{listed}");
     cluster.stop().await;
 }
+
+/// `Created configmaps/m by admin`, one a line.
+fn object_lines(list: &Value) -> String {
+    let line = |revision: &Value| {
+        let text = |path: &[&str]| object::str_at(revision, path).to_owned();
+        let (change, user) = (text(&["change"]), text(&["user"]));
+        format!("{change} {}/{} by {user}", text(&["object", "resource"]), text(&["object", "name"]))
+    };
+    list["items"].as_array().unwrap().iter().map(line).collect::<Vec<_>>().join("\n")
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_changed_in_a_namespace_is_listed_for_users_that_may_get_the_objects() {
+    let cluster = start(tempfile::tempdir().unwrap(), |_| {}).await;
+    let namespace = "/api/v1/namespaces/shop";
+    ok(&cluster, &admin(), "POST /api/v1/namespaces", json!({"metadata": {"name": "shop"}})).await;
+    ok(&cluster, &admin(), &format!("POST {namespace}/configmaps"), map("m", "1")).await;
+    let secret = json!({"metadata": {"name": "s"}, "stringData": {"password": "hunter2"}});
+    ok(&cluster, &admin(), &format!("POST {namespace}/secrets"), secret).await;
+    ok(&cluster, &admin(), &format!("POST {MAPS}"), map("elsewhere", "1")).await;
+    ok(&cluster, &admin(), &format!("DELETE {namespace}/configmaps/m"), Value::Null).await;
+
+    let path = format!("GET {API}/namespaces/shop/revisions");
+    let all = ok(&cluster, &admin(), &path, Value::Null).await;
+    expect_test::expect![[r"
+        Created configmaps/m by admin
+        Created secrets/s by admin
+        Deleted configmaps/m by admin"]]
+    .assert_eq(&object_lines(&all));
+    let selected = format!("{path}?fieldSelector=object.resource%21%3Dsecrets&limit=1");
+    let first = ok(&cluster, &admin(), &selected, Value::Null).await;
+    assert_eq!(object_lines(&first), "Created configmaps/m by admin");
+    // A page may be empty, and goes on.
+    let (mut next, mut pages) = (object::str_at(&first, &["metadata", "continue"]).to_owned(), vec![]);
+    while !next.is_empty() {
+        let page = ok(&cluster, &admin(), &format!("{selected}&continue={next}"), Value::Null).await;
+        object::str_at(&page, &["metadata", "continue"]).clone_into(&mut next);
+        pages.push(object_lines(&page));
+    }
+    assert_eq!(pages.concat(), "Deleted configmaps/m by admin");
+
+    // What comes later begins where the list ended.
+    let end = object::resource_version(&all).to_owned();
+    let later = format!("{path}?continue={end}");
+    assert_eq!(object_lines(&ok(&cluster, &admin(), &later, Value::Null).await), "");
+    ok(&cluster, &admin(), &format!("POST {namespace}/configmaps"), map("n", "1")).await;
+    let found = ok(&cluster, &admin(), &later, Value::Null).await;
+    assert_eq!(object_lines(&found), "Created configmaps/n by admin");
+    let everywhere =
+        ok(&cluster, &admin(), &format!("GET {API}/revisions?continue={end}"), Value::Null).await;
+    assert_eq!(object_lines(&everywhere), "Created configmaps/n by admin");
+
+    let time = object::str_at(&found["items"][0], &["time"]).replace(':', "%3A");
+    let since = ok(&cluster, &admin(), &format!("{path}?sinceTime={time}"), Value::Null).await;
+    assert_eq!(object_lines(&since), "Created configmaps/n by admin");
+    let one = "fieldSelector=object.resource%3Dconfigmaps%2Cobject.name%3Dm";
+    for wrong in ["sinceTime=yesterday".to_owned(), "continue=x".into(), format!("{one}&sinceTime={time}")] {
+        assert_eq!(ask(&cluster, &admin(), &format!("{path}?{wrong}"), &Value::Null).await.0, 400, "{wrong}");
+    }
+
+    let rbac = "/apis/rbac.authorization.k8s.io/v1/namespaces/shop/rolebindings";
+    let viewer = json!({"metadata": {"name": "viewers"},
+        "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": "view"},
+        "subjects": [{"apiGroup": "rbac.authorization.k8s.io", "kind": "User", "name": "viewer"}]});
+    ok(&cluster, &admin(), &format!("POST {rbac}"), viewer).await;
+    let viewer = person("viewer");
+    let seen = ok(&cluster, &viewer, &path, Value::Null).await;
+    expect_test::expect![[r"
+        Created configmaps/m by admin
+        Deleted configmaps/m by admin
+        Created configmaps/n by admin"]]
+    .assert_eq(&object_lines(&seen));
+    for refused in [format!("GET {API}/revisions"), format!("GET {API}/namespaces/default/revisions")] {
+        assert_eq!(ask(&cluster, &viewer, &refused, &Value::Null).await.0, 403);
+    }
+    cluster.stop().await;
+}
