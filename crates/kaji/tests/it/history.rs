@@ -345,11 +345,15 @@ async fn what_changed_in_a_namespace_is_listed_for_users_that_may_get_the_object
         assert_eq!(ask(&cluster, &admin(), &format!("{path}?{wrong}"), &Value::Null).await.0, 400, "{wrong}");
     }
 
-    let rbac = "/apis/rbac.authorization.k8s.io/v1/namespaces/shop/rolebindings";
-    let viewer = json!({"metadata": {"name": "viewers"},
-        "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": "view"},
+    let rbac = "/apis/rbac.authorization.k8s.io/v1/namespaces/shop";
+    let role = json!({"metadata": {"name": "viewers"}, "rules": [
+        {"apiGroups": [""], "resources": ["configmaps"], "verbs": ["get"]},
+        {"apiGroups": ["history.kaji.dev"], "resources": ["revisions"], "verbs": ["list"]}]});
+    ok(&cluster, &admin(), &format!("POST {rbac}/roles"), role).await;
+    let binding = json!({"metadata": {"name": "viewers"},
+        "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "Role", "name": "viewers"},
         "subjects": [{"apiGroup": "rbac.authorization.k8s.io", "kind": "User", "name": "viewer"}]});
-    ok(&cluster, &admin(), &format!("POST {rbac}"), viewer).await;
+    ok(&cluster, &admin(), &format!("POST {rbac}/rolebindings"), binding).await;
     let viewer = person("viewer");
     let seen = ok(&cluster, &viewer, &path, Value::Null).await;
     expect_test::expect![[r"
