@@ -333,8 +333,8 @@ async fn what_changed_in_a_namespace_is_listed_for_users_that_may_get_the_object
     ok(&cluster, &admin(), &format!("POST {namespace}/configmaps"), map("n", "1")).await;
     let found = ok(&cluster, &admin(), &later, Value::Null).await;
     assert_eq!(object_lines(&found), "Created configmaps/n by admin");
-    let everywhere =
-        ok(&cluster, &admin(), &format!("GET {API}/revisions?continue={end}"), Value::Null).await;
+    let everywhere = format!("GET {API}/revisions?fieldSelector=object.resource%3Dconfigmaps&continue={end}");
+    let everywhere = ok(&cluster, &admin(), &everywhere, Value::Null).await;
     assert_eq!(object_lines(&everywhere), "Created configmaps/n by admin");
 
     let time = object::str_at(&found["items"][0], &["time"]).replace(':', "%3A");
