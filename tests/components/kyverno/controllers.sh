@@ -4,9 +4,9 @@
 #   build_kyverno             builds the controllers; $manifests is then the folder with Kyverno's manifests
 #   field OBJECT PATH         prints what a JSONPath finds in it
 #   to_this_machine SERVICE   makes a Service of Kyverno lead to the loopback
-#   run_admission             starts the admission controller
-#   run_others                starts the other three
-#   beyond PART GROUPS RESOURCES VERBS  gives a controller rights beyond its own, by aggregation, as Kyverno documents it
+#   run_admission FLAG…       starts the admission controller
+#   run_others FLAG…          starts the other three
+#   beyond PART GROUPS RESOURCES VERBS [NAME]  gives a controller rights beyond its own, by aggregation, as Kyverno documents it
 # shellcheck shell=bash
 admission_port=$(free_port)
 cleanup_port=$(free_port)
@@ -46,21 +46,21 @@ exceptions=(--enablePolicyException=true "--exceptionNamespace=*")
 
 run_admission() {
   controller admission kyverno "${exceptions[@]}" --webhookServerHost=127.0.0.1 --webhookServerPort="$admission_port" \
-    --servicePort="$admission_port" --controllerRuntimeMetricsAddress=0 --omitEvents=
+    --servicePort="$admission_port" --controllerRuntimeMetricsAddress=0 --omitEvents= "$@"
 }
 
 run_others() {
-  controller background background-controller "${exceptions[@]}" --controllerRuntimeMetricsAddress=0 --omitEvents=
+  controller background background-controller "${exceptions[@]}" --controllerRuntimeMetricsAddress=0 --omitEvents= "$@"
   controller cleanup cleanup-controller --cleanupServerHost=127.0.0.1 --cleanupServerPort="$cleanup_port" \
-    --servicePort="$cleanup_port" --ttlReconciliationInterval=2s
-  controller reports reports-controller "${exceptions[@]}" --backgroundScanInterval=10s --omitEvents=
+    --servicePort="$cleanup_port" --ttlReconciliationInterval=2s "$@"
+  controller reports reports-controller "${exceptions[@]}" --backgroundScanInterval=10s --omitEvents= "$@"
 }
 
 beyond() {
   kubectl apply -f - <<YAML
 apiVersion: rbac.authorization.k8s.io/v1
 kind: ClusterRole
-metadata: {name: "kyverno:$1:more", labels: {rbac.kyverno.io/aggregate-to-$1: "true"}}
+metadata: {name: "kyverno:$1:${5:-more}", labels: {rbac.kyverno.io/aggregate-to-$1: "true"}}
 rules: [{apiGroups: $2, resources: $3, verbs: $4}]
 YAML
 }
