@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# Kyverno's own conformance tests, as they are in its module, run by Chainsaw against its controllers. By default a few
+# Kyverno's own conformance tests, as they are in its module but for the webhooks' port, run by Chainsaw. By default a few
 # folders of them, which take minutes; `kyverno-conformance.sh FOLDER…` runs others, and FOLDER may have a folder below.
-# What needs images of a registry, cert-manager or a kubelet that restarts the controllers is left out, as listed below.
+# What needs more than is here, or another kubectl, is in kyverno/left-out.txt.
 # shellcheck source=tests/components/lib.sh
 source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
 need go python3
@@ -33,12 +33,12 @@ done
 for service in kyverno-svc kyverno-cleanup-controller; do
   ok "its Service $service leads here" to_this_machine $service
 done
-# The rights and settings of `scripts/config/standard` there.
+# The rights and settings of Kyverno's `scripts/config/standard`, and of `ttl` beside it.
 all='[create, update, patch, delete, get, list]'
 ok "the admission controller's rights of the tests" beyond admission-controller '["*"]' '[secrets]' "$all"
 ok "the background controller's" beyond background-controller '["*"]' '[configmaps, networkpolicies, resourcequotas, secrets, roles, rolebindings,
   clusterroles, clusterrolebindings, limitranges, namespaces, nodes, nodes/status, pods]' "$all"
-ok "the cleanup controller's" beyond cleanup-controller '[""]' '[pods]' '[list, delete]'
+ok "the cleanup controller's" beyond cleanup-controller '[""]' '[pods]' '[list, watch, delete]'
 for part in admission background cleanup reports; do
   ok "the $part controller may watch CRDs" beyond "$part-controller" '[apiextensions.k8s.io]' '[customresourcedefinitions]' '[get, list, watch]' crds
 done
@@ -52,6 +52,8 @@ cp -r "${manifests%/config}/test/conformance/chainsaw" "$tests"
 chmod -R u+w "$tests"
 # A later Chainsaw's way to delete namespaces sooner.
 find "$tests" -name .chainsaw.yaml -exec sed -i '/^  namespace:$/d;/^    fastDelete:/d' {} +
+# The Services are at ports of the loopback here.
+grep -rlZ --include='*webhook*' '^      port: 443$' "$tests" | xargs -0r sed -i "s/^      port: 443$/      port: $admission_port/"
 while read -r path reason; do
   [[ -z $path || $path == \#* ]] && continue
   for folder in "${folders[@]}"; do
@@ -75,6 +77,9 @@ for folder in "${folders[@]}"; do
       *) verdict 1 "$name" && printf '%b\n' "$why" | sed 's/^/    /' ;;
     esac
   done <"$work/verdicts"
+  # Policies that a test's script applies stay: each folder has a cluster of its own where Kyverno runs them.
+  policies=$(kubectl api-resources --verbs=delete --categories=kyverno -o name | grep -E 'polic' | paste -sd,)
+  kubectl delete "$policies" --all -A --timeout="${patience}s" >/dev/null 2>&1 || verdict 1 "the policies of $folder are deleted"
   echo "$folder took $((SECONDS - began)) s"
   rm -f "$work/report.json"
 done
