@@ -94,7 +94,7 @@ enum Command {
     Node(NodeArgs),
     /// Explains why an object is not as it was asked to be, or why a request is forbidden: what is known, what follows, what to do.
     Why(why_command::Why),
-    /// Shows all recorded revisions of an object: when, which user, which client, and what changed.
+    /// Shows all recorded revisions of an object, or what changed in a namespace: when, which user, which client, and what changed.
     History(history_commands::History),
     /// Shows what differs between two recorded states of an object.
     Diff(history_commands::Diff),
