@@ -106,6 +106,14 @@ impl Revision {
         if self.user.is_empty() { "-" } else { &self.user }
     }
 
+    /// `902`, or `7-9` of a gap.
+    fn number(&self) -> String {
+        match self.since {
+            0 => self.revision.to_string(),
+            since => format!("{since}-{}", self.revision),
+        }
+    }
+
     /// `patch status`
     fn asked(&self) -> String {
         match (self.verb.as_str(), self.subresource.as_str()) {
@@ -207,12 +215,8 @@ impl ObjectHistory {
             escape_value(&self.plural),
             escape_value(&self.name)
         );
-        let namespaces = match self.namespace.as_str() {
-            "" => String::new(),
-            namespace => format!("/namespaces/{}", escape(namespace)),
-        };
         let next = if token.is_empty() { String::new() } else { format!("&continue={}", escape(token)) };
-        format!("{API}{namespaces}/{REVISIONS}?fieldSelector={}{next}", escape(&selector))
+        format!("{}?fieldSelector={}{next}", collection(&self.namespace), escape(&selector))
     }
 
     /// The state at a moment, and what is missing before it.
@@ -294,13 +298,9 @@ impl ObjectHistory {
                 _ => String::new(),
             };
             former = revision.state.as_ref().filter(|_| revision.change != "Deleted").or(former);
-            let number = match revision.since {
-                0 => revision.revision.to_string(),
-                since => format!("{since}-{}", revision.revision),
-            };
             let manager = if revision.manager.is_empty() { "-" } else { &revision.manager };
             rows.push([
-                number,
+                revision.number(),
                 short_time(revision.time),
                 revision.change.clone(),
                 revision.user().to_owned(),
@@ -316,6 +316,15 @@ impl ObjectHistory {
         }
         align(&rows) + &remarks
     }
+}
+
+/// The path of the revisions of a namespace, or of all if it is empty.
+fn collection(namespace: &str) -> String {
+    let namespaces = match namespace {
+        "" => String::new(),
+        namespace => format!("/namespaces/{}", escape(namespace)),
+    };
+    format!("{API}{namespaces}/{REVISIONS}")
 }
 
 /// Refuses to write a state that is not the object's.

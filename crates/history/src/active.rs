@@ -5,7 +5,7 @@
 //!
 //! Invariants: a file that was cut off anywhere is read up to its last whole frame, and goes on there; an append that fails leaves nothing.
 
-use crate::record::{Change, Record};
+use crate::record::{Change, Record, records};
 use kaji_store::Revision;
 use std::{
     collections::HashSet,
@@ -36,6 +36,13 @@ pub(crate) struct Active {
     pub last: Option<(Revision, HashSet<u64>)>,
 }
 
+/// The frames in a part of a file.
+pub(crate) fn frames_of(file: &File, range: Range<u64>) -> io::Result<Vec<u8>> {
+    let mut frames = vec![0; (range.end - range.start) as usize];
+    file.read_exact_at(&mut frames, range.start)?;
+    Ok(frames)
+}
+
 impl Active {
     /// Opens a file, or begins it. The second value is how many bytes at its end were no whole frame, and are cut off.
     ///
@@ -48,7 +55,7 @@ impl Active {
         file.read_to_end(&mut found)?;
         let (index, path) = (vec![], path.to_owned());
         let mut active = Active { path, file, bytes: 0, index, marks: vec![], first_time: None, last: None };
-        while let Some((record, length)) = Record::read(&found[active.bytes as usize..]) {
+        for (record, length) in records(&found) {
             active.note(&record, active.bytes);
             active.bytes += length as u64;
         }
@@ -121,9 +128,7 @@ impl Active {
 
     /// All frames.
     pub fn frames(&self) -> io::Result<Vec<u8>> {
-        let mut frames = vec![0; self.bytes as usize];
-        self.file.read_exact_at(&mut frames, 0)?;
-        Ok(frames)
+        frames_of(&self.file, 0..self.bytes)
     }
 
     /// Calls `with` for each record of these hashes, in order.

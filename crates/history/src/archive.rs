@@ -8,7 +8,7 @@
 use crate::{
     active::Active,
     changes::{Changes, Scan, Window},
-    record::{Change, Record, hash},
+    record::{Change, Record, hash, records},
     segment::{self, Segment},
 };
 use kaji_engine::Attribution;
@@ -112,6 +112,11 @@ fn number_of(path: &Path) -> Option<u64> {
 pub(crate) fn report(error: &io::Error) -> String {
     tracing::error!(%error, "a segment of the history is damaged and is skipped");
     error.to_string()
+}
+
+/// What is lost of a file that was to be read: nothing if it is gone, since it was older than the limits allow, meanwhile.
+pub(crate) fn lost_file(read: io::Result<()>) -> Option<String> {
+    read.err().filter(|error| error.kind() != io::ErrorKind::NotFound).map(|error| report(&error))
 }
 
 impl Archive {
@@ -459,11 +464,7 @@ fn settle_purge(old: &Path, number: u64, finished: &mut Vec<(u64, PathBuf)>) -> 
 }
 
 fn each(frames: &[u8], mut with: impl FnMut(Record)) {
-    let mut at = 0;
-    while let Some((record, length)) = Record::read(&frames[at..]) {
-        with(record);
-        at += length;
-    }
+    records(frames).for_each(|(record, _)| with(record));
 }
 
 impl Question {
@@ -501,12 +502,7 @@ impl Question {
             let read = segment.find(&hashes, |record| here.push(record), |error| damage.push(report(&error)));
             here.into_iter().for_each(|record| take(record, &mut found));
             found.lost.append(&mut damage);
-            match read {
-                // It was older than the limits allow, meanwhile.
-                Err(error) if error.kind() == io::ErrorKind::NotFound => {}
-                Err(error) => found.lost.push(report(&error)),
-                Ok(()) => {}
-            }
+            found.lost.extend(lost_file(read));
         }
         active.into_iter().for_each(|record| take(record, &mut found));
         found

@@ -7,20 +7,15 @@
 //! - Records are read without the archive's lock. A file that is finished or removed meanwhile is read as it was, or left out.
 
 use crate::{
-    archive::report,
+    active::frames_of,
+    archive::{lost_file, report},
     parts_of,
-    record::{Change, Record, hash},
+    record::{Change, Record, hash, records},
     segment::Segment,
 };
 use kaji_meta::fields::Selector;
 use kaji_store::Revision;
-use std::{
-    collections::HashSet,
-    fs::File,
-    io::{self, ErrorKind},
-    ops::Range,
-    os::unix::fs::FileExt,
-};
+use std::{collections::HashSet, fs::File, io, ops::Range};
 
 /// Bytes of records, uncompressed, that one page reads.
 const SCANNED: usize = 32 << 20;
@@ -123,14 +118,7 @@ impl Page {
 
     /// Takes records of frames until the page is full; false if it is.
     fn read(&mut self, frames: &[u8]) -> bool {
-        let mut at = 0;
-        while let Some((record, length)) = Record::read(&frames[at..]) {
-            if !self.take(record, length) {
-                return false;
-            }
-            at += length;
-        }
-        true
+        records(frames).all(|(record, length)| self.take(record, length))
     }
 }
 
@@ -153,12 +141,7 @@ impl Scan {
                 }
             });
             page.found.lost.append(&mut lost);
-            match read {
-                // It was older than the limits allow, meanwhile.
-                Err(error) if error.kind() == ErrorKind::NotFound => {}
-                Err(error) => page.found.lost.push(report(&error)),
-                Ok(()) => {}
-            }
+            page.found.lost.extend(lost_file(read));
         }
         if !page.found.more {
             match active.and_then(|(file, range)| frames_of(&file, range)) {
@@ -171,10 +154,4 @@ impl Scan {
         }
         page.found
     }
-}
-
-fn frames_of(file: &File, range: Range<u64>) -> io::Result<Vec<u8>> {
-    let mut frames = vec![0; (range.end - range.start) as usize];
-    file.read_exact_at(&mut frames, range.start)?;
-    Ok(frames)
 }

@@ -137,6 +137,15 @@ impl Record {
     }
 }
 
+/// The records of frames, up to the first that is not whole, each with the length of its frame.
+pub(crate) fn records(mut frames: &[u8]) -> impl Iterator<Item = (Record, usize)> {
+    std::iter::from_fn(move || {
+        let (record, length) = Record::read(frames)?;
+        frames = &frames[length..];
+        Some((record, length))
+    })
+}
+
 /// What finds the records of a key. Two keys may have the same.
 pub(crate) fn hash(key: &str) -> u64 {
     XxHash3_128::oneshot(key.as_bytes()) as u64

@@ -3,7 +3,7 @@
 //! Invariants: each change is shown once, in the order in which they were made, also over failed requests; only so many states are kept as
 //! [`STATES`] says, and the fields of a change are shown only when the state before it is among them.
 
-use super::{API, PAGES, REVISIONS, Revision, changes, short_time, summary, unreadable};
+use super::{PAGES, REVISIONS, Revision, changes, collection, short_time, summary, unreadable};
 use crate::{Api, ExplainError, Refusal, discovery::Discovery, table::align, table::plain};
 use jiff::Timestamp;
 use kaji_meta::object::{arr_at, str_at};
@@ -89,14 +89,10 @@ const HEADERS: [&str; 8] = ["NAMESPACE", "REVISION", "TIME", "CHANGE", "OBJECT",
 impl RecentChange {
     fn cells(&self) -> [String; 8] {
         let revision = &self.revision;
-        let number = match revision.since {
-            0 => revision.revision.to_string(),
-            since => format!("{since}-{}", revision.revision),
-        };
         let details = if revision.state.is_none() { &revision.message } else { &self.fields };
         [
             self.object.namespace.clone(),
-            number,
+            revision.number(),
             short_time(revision.time),
             revision.change.clone(),
             self.object.text(),
@@ -137,11 +133,7 @@ impl<'a> RecentChanges<'a> {
         if !Discovery::read(api).await?.has("history.kaji.dev", REVISIONS) {
             return Err(ExplainError::Unreadable(super::NO_HISTORY.into()));
         }
-        let namespaces = match namespace {
-            "" => String::new(),
-            namespace => format!("/namespaces/{}", escape(namespace)),
-        };
-        let path = format!("{API}{namespaces}/{REVISIONS}");
+        let path = collection(namespace);
         Ok(RecentChanges { api, path, since, through: String::new(), states: HashMap::new() })
     }
 

@@ -304,7 +304,7 @@ async fn what_changed_in_a_namespace_is_listed_for_users_that_may_get_the_object
     ok(&cluster, &admin(), &format!("POST {namespace}/configmaps"), map("m", "1")).await;
     let secret = json!({"metadata": {"name": "s"}, "stringData": {"password": "hunter2"}});
     ok(&cluster, &admin(), &format!("POST {namespace}/secrets"), secret).await;
-    ok(&cluster, &admin(), &format!("POST {MAPS}"), map("elsewhere", "1")).await;
+    ok(&cluster, &admin(), &format!("POST {MAPS}"), map("other", "1")).await;
     ok(&cluster, &admin(), &format!("DELETE {namespace}/configmaps/m"), Value::Null).await;
 
     let path = format!("GET {API}/namespaces/shop/revisions");
