@@ -244,7 +244,7 @@ step_operators() {
 # An operator without mistakes, with each fault. That mistakes are found is one of its own tests.
 step_operator_tests() {
   cargo build --quiet --workspace --bin example-database
-  $kaji test examples/operators/manifests/database-test.yaml --jobs 4 --output "$work/report"
+  $kaji test examples/operators/manifests/database-test.yaml --jobs 8 --output "$work/report"
   # The one in Go, with each mistake and without.
   if command -v go >/dev/null; then
     KAJI=$kaji bash tests/operators/walk.sh

@@ -21,7 +21,7 @@ everything() {
   kubectl get "$kinds" --all-namespaces --no-headers -o custom-columns=KIND:.kind,NS:.metadata.namespace,NAME:.metadata.name 2>"$work/warnings" | sort -u
 }
 unchanged() { diff "$1" <(everything); }
-# What the release wants, as the server has it.
+# What the release asks for, as the server has it.
 wanted() { helm get manifest "$1" -n "$1" | kubectl get -f - -o json; }
 desired() {
   wanted "$1" | python3 -c '

@@ -2,14 +2,20 @@
 
     objects.py see KUBECTL KUBECONFIG FILE PREFIX...
     objects.py compare FILE FILE
+    objects.py plain ETCD PROVIDER
 """
 
+import base64
 import json
 import subprocess
 import sys
+import urllib.request
 
 # The network part of the service CIDRs, by which addresses are found.
 ADDRESSES = ("10.201.", "10.202.")
+
+# Keys of no resource, which no server encrypts.
+UNENCRYPTED = ("/registry/ranges/", "/registry/masterleases/", "/registry/peerserverleases/")
 
 # Fields that upstream's server of the version before does not have.
 NEW = {"storage.k8s.io/v1 csinodes .status"}
@@ -77,7 +83,26 @@ def compare(first, second):
     return wrong
 
 
+def plain(etcd, provider):
+    """Prints the keys below /registry with values that do not begin as those that a provider encrypts."""
+    def encode(text):
+        return base64.b64encode(text.encode()).decode()
+
+    body = json.dumps({"key": encode("/registry/"), "range_end": encode("/registry0")}).encode()
+    request = urllib.request.Request(f"{etcd}/v3/kv/range", body, {"Content-Type": "application/json"})
+    with urllib.request.build_opener(urllib.request.ProxyHandler({})).open(request) as answer:
+        pairs = json.load(answer)["kvs"]
+    assert len(pairs) > 100, "too few keys were read"
+    prefix = f"k8s:enc:{provider}:v1:key1:".encode()
+    for pair in pairs:
+        key = base64.b64decode(pair["key"]).decode()
+        if not key.startswith(UNENCRYPTED) and not base64.b64decode(pair.get("value", "")).startswith(prefix):
+            print(key)
+
+
 if sys.argv[1] == "see":
     see(*sys.argv[2:])
+elif sys.argv[1] == "plain":
+    plain(*sys.argv[2:])
 else:
     sys.exit(min(compare(*sys.argv[2:]), 1))

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # This server and upstream's kube-apiserver on the same etcd: an object of each kind (objects.yaml) that one has written is read from the other,
-# field by field, uid and resourceVersion included; the other one updates and deletes it, and what it writes is read back. Once with JSON
-# in etcd, once with protobuf.
+# field by field, uid and resourceVersion included; the other one updates and deletes it, and what it writes is read back. With JSON
+# in etcd, with protobuf, and with each local provider of encryption for all resources.
 #
 #     KAJI=target/release/kaji KUBE_APISERVER=kube-apiserver KUBECTL=kubectl bash tests/etcd/upstream.sh
 #
@@ -55,7 +55,7 @@ ready() { k get --raw /readyz; }
 
 start_kaji() {
   start kaji "$KAJI" apiserver --data-dir "$work/data" --port "$port" --kubeconfig "$work/kubeconfig" \
-    --etcd-servers "http://127.0.0.1:$base" --storage-media-type "$media"
+    --etcd-servers "http://127.0.0.1:$base" --storage-media-type "$media" ${encryption[@]+"${encryption[@]}"}
   within 60 "the server writes its kubeconfig" test -s "$work/kubeconfig"
   within 60 "the server is ready" ready
 }
@@ -65,7 +65,7 @@ start_upstream() {
     --tls-cert-file "$pki/apiserver.crt" --tls-private-key-file "$pki/apiserver.key" --client-ca-file "$pki/ca.crt" \
     --service-account-issuer https://kubernetes.default.svc.cluster.local --service-account-key-file "$pki/sa.pub" \
     --service-account-signing-key-file "$pki/sa.key" --service-cluster-ip-range 10.96.0.0/16 --authorization-mode Node,RBAC \
-    --cert-dir "$work" --storage-media-type "$media" --endpoint-reconciler-type none
+    --cert-dir "$work" --storage-media-type "$media" --endpoint-reconciler-type none ${encryption[@]+"${encryption[@]}"}
   within 120 "upstream's server is ready" ready
 }
 
@@ -99,8 +99,32 @@ same() {
   python3 "$here/objects.py" compare "$work/$1.json" "$work/$2.json" || failed=1
 }
 
+# encrypt PROVIDER: both servers encrypt all resources by it, in the order of calls. `none`: neither encrypts.
+encrypt() {
+  encryption=()
+  [[ $1 != none ]] || return 0
+  cat >"$work/encryption.yaml" <<Y
+apiVersion: apiserver.config.k8s.io/v1
+kind: EncryptionConfiguration
+resources:
+- resources: ["*.*"]
+  providers:
+  - $1: {keys: [{name: key1, secret: $(head -c 32 /dev/urandom | base64 -w0)}]}
+  - identity: {}
+Y
+  encryption=(--encryption-provider-config "$work/encryption.yaml")
+}
+# encrypted PROVIDER: all values below /registry are encrypted by it, but for the few keys that no server encrypts.
+encrypted() {
+  local plain
+  plain=$(python3 "$here/objects.py" plain "http://127.0.0.1:$base" "$1")
+  [[ -z $plain ]] || { echo "FAIL  these are not encrypted by $1:"; echo "$plain"; failed=1; }
+}
+
 failed=0
-for media in application/json application/vnd.kubernetes.protobuf; do
+for round in json/none vnd.kubernetes.protobuf/none json/aescbc vnd.kubernetes.protobuf/aesgcm vnd.kubernetes.protobuf/secretbox; do
+  media=application/${round%/*} provider=${round#*/}
+  encrypt "$provider"
   rm -rf "$work/data" "$work/etcd" "$work/kubeconfig"
   start etcd etcd --data-dir "$work/etcd" --log-level warn --listen-client-urls "http://127.0.0.1:$base" \
     --advertise-client-urls "http://127.0.0.1:$base" --listen-peer-urls "http://127.0.0.1:$((base + 2))" \
@@ -112,22 +136,23 @@ for media in application/json application/vnd.kubernetes.protobuf; do
   see kaji-1
   end kaji
   start_upstream
-  echo "$media: what this server wrote, read from upstream's"
+  echo "$round: what this server wrote, read from upstream's"
   same kaji-1 upstream-1
   annotate from-kaji upstream
   make from-upstream 202
   see upstream-2
   end upstream
   start_kaji
-  echo "$media: what upstream's server wrote, read from this one"
+  echo "$round: what upstream's server wrote, read from this one"
   same upstream-2 kaji-2
   annotate from-upstream kaji
   see kaji-3
   end kaji
   start_upstream
-  echo "$media: what this server updated, read from upstream's"
+  echo "$round: what this server updated, read from upstream's"
   same kaji-3 upstream-3
   end upstream
+  [[ $provider == none ]] || encrypted "$provider"
   end etcd
 done
 ((failed == 0)) && echo "etcd-upstream: passed"

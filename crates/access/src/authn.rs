@@ -6,9 +6,9 @@ mod reload;
 
 use crate::fetch::Reviewer;
 use kaji_auth::authn::{
-    Agnostic, Anonymous, BootstrapTokens, Chain, Identity, IssuedToken, Issuer, IssuerDocuments, KeyError,
-    KeySet, LegacyTokens, PublicKey, Refusal, ServiceAccountTokens, SigningKey, Swappable, TokenChain,
-    TokenFile, TokenOrder, Webhook,
+    Agnostic, Anonymous, AuthenticationError, BootstrapTokens, Chain, Identity, IssuedToken, Issuer,
+    IssuerDocuments, KeyError, KeySet, LegacyTokens, PublicKey, ServiceAccountTokens, SigningKey, Swappable,
+    TokenChain, TokenFile, TokenOrder, Webhook,
 };
 use kaji_builtins::Tokens;
 use kaji_meta::{Clock, random::SystemRandom};
@@ -190,6 +190,10 @@ pub struct TokenService {
 }
 
 impl Tokens for TokenService {
+    fn audiences(&self) -> &[String] {
+        &self.issuer.audiences
+    }
+
     fn issue(&self, order: &TokenOrder, now: jiff::Timestamp) -> Result<IssuedToken, KeyError> {
         self.issuer.issue(order, now)
     }
@@ -198,7 +202,7 @@ impl Tokens for TokenService {
         &'a self,
         token: &'a str,
         audiences: &'a [String],
-    ) -> BoxFuture<'a, Result<Identity, Refusal>> {
+    ) -> BoxFuture<'a, Result<Identity, AuthenticationError>> {
         Box::pin(self.chain.identify(token, audiences))
     }
 }

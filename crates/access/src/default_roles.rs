@@ -6,11 +6,14 @@
 use futures_util::{StreamExt, TryStreamExt, stream};
 use kaji_auth::authz::{
     policy::{self, Default},
-    reconcile::{Action, reconcile},
+    reconcile::{Action, reconcile, split_off},
 };
 use kaji_meta::{Features, GroupResource, Status};
 use kaji_resource::{Api, DeleteOptions, FieldManagement, UpdateOptions};
 
+const GROUP: &str = "rbac.authorization.k8s.io";
+/// Bindings that were one: the old one, and what was split off.
+const SPLIT: [(&str, &str); 1] = [("system:discovery", "system:public-info-viewer")];
 /// Concurrent writes, which share commits.
 const MAX_CONCURRENT_WRITES: usize = 128;
 /// Attempts to write an object that other clients change at the same time.
@@ -21,7 +24,30 @@ const TRIES: usize = 5;
 /// # Errors
 /// The first write that is rejected.
 pub async fn ensure_cluster_wide(api: &dyn Api, features: Features) -> Result<(), Status> {
+    ensure_split(api).await?;
     ensure_all(api, policy::defaults_with(features).into_iter().filter(|d| d.namespace.is_empty())).await
+}
+
+/// Creates the bindings that are missing beside those from which they were split off, with the subjects, labels and annotations
+/// of these: a restriction by an administrator holds for both, also in a cluster from before the split.
+async fn ensure_split(api: &dyn Api) -> Result<(), Status> {
+    let resource = GroupResource::new(GROUP, "clusterrolebindings");
+    for (from, name) in SPLIT {
+        let (Some(existing), None) = (api.get(&resource, "", from), api.get(&resource, "", name)) else {
+            continue;
+        };
+        let defaults = policy::defaults().into_iter();
+        let Some(wanted) = defaults.filter(|d| d.resource == "clusterrolebindings").find(|d| d.name == name)
+        else {
+            continue;
+        };
+        match api.create(&resource, "", split_off(&existing, wanted.object), false).await {
+            // Another server was faster.
+            Err(status) if status.code != 409 => return Err(status),
+            _ => api.sync().await?,
+        }
+    }
+    Ok(())
 }
 
 /// Creates or completes the roles and bindings in namespaces.
@@ -38,7 +64,7 @@ async fn ensure_all(api: &dyn Api, all: impl Iterator<Item = Default>) -> Result
 }
 
 async fn ensure(api: &dyn Api, wanted: &Default) -> Result<(), Status> {
-    let resource = GroupResource::new("rbac.authorization.k8s.io", wanted.resource);
+    let resource = GroupResource::new(GROUP, wanted.resource);
     let mut last = Ok(());
     for _ in 0..TRIES {
         let existing = api.get(&resource, wanted.namespace, wanted.name);

@@ -11,7 +11,7 @@ use crate::{
     plugins::{Constructor, PLUGINS, Plugin, plugin},
 };
 use kaji_engine::Admission;
-use kaji_meta::TypeMeta;
+use kaji_meta::{TypeMeta, object};
 use serde::Deserialize;
 use serde_json::Value;
 use std::{
@@ -131,6 +131,11 @@ impl Configuration<'_> {
     /// It is of another kind.
     pub(crate) fn of_kind(self, kind: (&str, &[&str], &str)) -> Result<Value, String> {
         fields_of_kind(self.value, kind)
+    }
+
+    /// The group of its `apiVersion`.
+    pub(crate) fn group(&self) -> &str {
+        object::api_version(&self.value).split_once('/').map_or("", |(group, _)| group)
     }
 
     /// Its fields, where upstream has no kind for them.

@@ -57,6 +57,7 @@ mod taint_nodes_by_condition;
 mod test_support;
 mod validating_admission_policy;
 mod validating_admission_webhook;
+mod versioned;
 mod webhooks;
 
 use kaji_auth::Authorizer;
@@ -64,6 +65,7 @@ use kaji_decisions::Decisions;
 use kaji_engine::Attributes;
 use kaji_meta::{GroupResource, Status, status::Reason};
 use kaji_outbound::ClientCache;
+use kaji_resource::Api;
 use prometheus_client::registry::Registry;
 use serde_json::Value;
 use std::sync::Arc;
@@ -71,6 +73,7 @@ use std::sync::Arc;
 pub use config::{ConfigError, Flags, load};
 pub use default_toleration_seconds::DefaultTolerations;
 pub use plugins::names;
+pub use pod_security::PodSecurityMetrics;
 pub use policies::PolicyMetrics;
 pub use validating_admission_policy::type_checking::follow as check_types;
 pub use webhooks::WebhookMetrics;
@@ -86,6 +89,8 @@ pub struct Deps {
     pub metrics: Arc<WebhookMetrics>,
     /// Counts evaluations of policies.
     pub policies: Arc<PolicyMetrics>,
+    /// Counts evaluations of the Pod Security Standards.
+    pub pod_security: Arc<PodSecurityMetrics>,
     /// How long pods stay on nodes that are not ready; [`load`] takes it from the flags.
     pub tolerations: DefaultTolerations,
     /// Where failures of webhooks are remembered.
@@ -93,11 +98,51 @@ pub struct Deps {
 }
 
 impl Deps {
+    /// With metrics of its own, and upstream's tolerations.
+    pub fn new(
+        authorizer: Arc<dyn Authorizer>,
+        callers: Arc<ClientCache>,
+        decisions: Arc<Decisions>,
+    ) -> Deps {
+        Deps {
+            authorizer,
+            callers,
+            metrics: Arc::default(),
+            policies: Arc::default(),
+            pod_security: Arc::default(),
+            tolerations: DefaultTolerations::default(),
+            decisions,
+        }
+    }
+
     /// Adds what the plugins count.
     pub fn register_metrics(&self, registry: &mut Registry) {
         self.metrics.register(registry);
         self.policies.register(registry);
+        self.pod_security.register(registry);
     }
+}
+
+/// Waits until reads return every write that this server has acknowledged; free when they do. A write of another server is seen a
+/// moment later, rather than that each request asks the store.
+async fn read_own_writes(api: &dyn Api) -> Result<(), Status> {
+    if api.lags() { api.sync().await } else { Ok(()) }
+}
+
+/// An object that is likely to be there. As upstream: a change that another server has just made counts a moment later, an object that
+/// it has just created at once.
+async fn get_expected(
+    api: &dyn Api,
+    resource: &GroupResource,
+    namespace: &str,
+    name: &str,
+) -> Result<Option<Arc<Value>>, Status> {
+    read_own_writes(api).await?;
+    if let Some(found) = api.get(resource, namespace, name) {
+        return Ok(Some(found));
+    }
+    api.sync().await?;
+    Ok(api.get(resource, namespace, name))
 }
 
 /// An object of the cluster by name.

@@ -74,10 +74,7 @@ impl Admission for LimitRanger {
 }
 
 async fn ranges(a: &Attributes<'_>) -> Result<Vec<Arc<Value>>, Status> {
-    // Over a store that cannot tell, a limit of another server counts a moment later, rather than that each pod asks the store.
-    if a.api.lags() {
-        a.api.sync().await?;
-    }
+    crate::read_own_writes(a.api).await?;
     Ok(a.api.list(&GroupResource::new("", "limitranges"), Some(a.namespace)))
 }
 

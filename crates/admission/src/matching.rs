@@ -298,11 +298,7 @@ pub(crate) async fn namespace_of(a: &Attributes<'_>) -> Result<Option<Arc<Value>
         return Ok(None);
     }
     let resource = GroupResource::new("", "namespaces");
-    if let Some(found) = a.api.get(&resource, "", a.namespace) {
-        return Ok(Some(found));
-    }
-    a.api.sync().await?;
-    let found = a.api.get(&resource, "", a.namespace);
+    let found = crate::get_expected(a.api, &resource, "", a.namespace).await?;
     found.map(Some).ok_or_else(|| Status::not_found(&resource, a.namespace))
 }
 

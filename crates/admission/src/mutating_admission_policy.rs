@@ -13,14 +13,13 @@ use crate::{
         RequestAuthority,
     },
     matching::Matched,
-    policies::{Evaluator, Hook, Policies, PolicyMetrics, environment, namespace, params, versioned},
+    policies::{Evaluator, Hook, Policies, PolicyMetrics, environment, namespace, params},
+    versioned::{replace, versioned},
 };
 use kaji_auth::Authorizer;
 use kaji_cel::{NamedExpressions, admission::Returns};
 use kaji_engine::{Admission, Attributes, Operation, Phases};
-use kaji_meta::{
-    Cause, GroupVersion, GroupVersionKind, Status, object, semantic_equal, status::Reason, text::quote,
-};
+use kaji_meta::{Cause, GroupVersionKind, Status, object, semantic_equal, status::Reason, text::quote};
 use kaji_resource::BoxFuture;
 use patch::Failure;
 use serde_json::Value;
@@ -287,18 +286,6 @@ async fn mutate(
         Mutation::Patch(_) => patch::patch(a, kind, object, &result),
         Mutation::Configuration(_) => patch::configure(a, kind, object, &result),
     }
-}
-
-/// Makes an object the request's, in the version that it has there.
-async fn replace(a: &mut Attributes<'_>, new: Value) -> Result<(), Status> {
-    let Some(present) = a.new_object() else { return Ok(()) };
-    let parsed = GroupVersion::parse(object::api_version(present)).map_err(Status::internal)?;
-    let own = GroupVersionKind::new(parsed.group.as_str(), parsed.version.as_str(), object::kind(present));
-    let new = versioned(a.api, &new, &own).await?.into_owned();
-    if let Some(object) = a.object.as_deref_mut() {
-        *object = new;
-    }
-    Ok(())
 }
 
 impl MutatingAdmissionPolicy {

@@ -3,22 +3,23 @@
 
 use crate::{
     matching::Matched,
+    versioned::{self, same_version},
     webhooks::{
         Webhooks,
         call::{Failure, calling},
-        is_of, kind_of, present,
+        present,
         review::{Answer, refusal},
         shown,
         source::Hook,
     },
 };
 use kaji_engine::{Admission, Attributes, Operation, Phases, decode::json};
-use kaji_meta::{GroupVersionKind, Status, Work, semantic_equal, text::quote};
+use kaji_meta::{GroupVersionKind, Status, Work, object, semantic_equal, text::quote};
 use kaji_resource::BoxFuture;
 use kaji_schema::patch::json_patch_explained;
 use serde::Serialize;
 use serde_json::Value;
-use std::{borrow::Cow, collections::BTreeSet, time::Instant};
+use std::{collections::BTreeSet, time::Instant};
 
 const NAME: &str = "MutatingAdmissionWebhook";
 
@@ -141,7 +142,9 @@ impl MutatingAdmissionWebhook {
         if view.as_ref().is_some_and(|v| v.kind != *kind) {
             *view = None;
         }
-        if let Some(object) = present(a).filter(|o| view.is_none() && !is_of(o, kind)) {
+        if let Some(object) =
+            present(a).filter(|o| view.is_none() && !same_version(object::api_version(o), kind))
+        {
             let object = shown(a, object, kind).await.map_err(Failure::Internal)?.into_owned();
             *view = Some(View { kind: kind.clone(), object });
         }
@@ -175,7 +178,7 @@ impl MutatingAdmissionWebhook {
                 patch_type: "JSONPatch",
             },
         );
-        replace(a, view, patched, kind).await?;
+        replace(a, view, patched).await?;
         Ok(changed)
     }
 }
@@ -245,23 +248,10 @@ fn apply(
 }
 
 /// Makes an object the request's.
-async fn replace(
-    a: &mut Attributes<'_>,
-    view: &mut Option<View>,
-    patched: Value,
-    kind: &GroupVersionKind,
-) -> Result<(), Failure> {
-    let stored = match view {
-        None => patched,
-        Some(view) => {
-            let own = a.new_object().map(kind_of).unwrap_or_else(|| kind.clone());
-            let stored = shown(a, &patched, &own).await.map(Cow::into_owned).map_err(Failure::Internal)?;
-            view.object = patched;
-            stored
-        }
-    };
-    if let Some(object) = a.object.as_deref_mut() {
-        *object = stored;
+async fn replace(a: &mut Attributes<'_>, view: &mut Option<View>, patched: Value) -> Result<(), Failure> {
+    if let Some(view) = view {
+        view.object = patched.clone();
     }
-    Ok(())
+    let internal = |e: Status| Failure::Internal(Status::internal(e.message));
+    versioned::replace(a, patched).await.map_err(internal)
 }

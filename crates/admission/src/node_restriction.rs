@@ -10,13 +10,10 @@ mod pods_on_node;
 #[cfg(test)]
 mod tests;
 
-use kaji_auth::{
-    Authorizer,
-    names::{NODE_PREFIX, NODES},
-};
+use kaji_auth::{Authorizer, authz::node::node_of, names::NODE_PREFIX};
 use kaji_engine::{Admission, Attributes, Operation, Phases};
 use kaji_meta::{GroupResource, Reason, Status, object, semantic_equal, text::quote};
-use kaji_resource::{BoxFuture, UserInfo};
+use kaji_resource::BoxFuture;
 use serde_json::Value;
 use std::sync::Arc;
 
@@ -29,12 +26,6 @@ impl NodeRestriction {
     pub(super) fn new(authorizer: Arc<dyn Authorizer>) -> Self {
         NodeRestriction { authorizer }
     }
-}
-
-/// The name of the node that a user is; `""` for a node without a name.
-fn node_of(user: &UserInfo) -> Option<&str> {
-    let name = user.name.strip_prefix(NODE_PREFIX)?;
-    user.groups.iter().any(|g| g == NODES).then_some(name)
 }
 
 const RESTRICTED: [(&str, &str); 9] = [

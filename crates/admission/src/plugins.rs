@@ -80,7 +80,7 @@ pub(crate) static PLUGINS: [Plugin; 41] = [
     on("TaintNodesByCondition", Plain(|_| Arc::new(TaintNodesByCondition))),
     off("AlwaysPullImages", Plain(|_| Arc::new(AlwaysPullImages))),
     off("ImagePolicyWebhook", Unversioned(|file, deps| Ok(Arc::new(ImagePolicyWebhook::configured(file, deps)?)))),
-    on("PodSecurity", Configured(|file, _| Ok(Arc::new(PodSecurity::configured(file)?)))),
+    on("PodSecurity", Configured(|file, deps| Ok(Arc::new(PodSecurity::configured(file, deps.pod_security.clone())?)))),
     off("PodNodeSelector", Unversioned(|file, _| Ok(Arc::new(PodNodeSelector::configured(file)?)))),
     on("Priority", Plain(|_| Arc::new(Priority))),
     on("DefaultTolerationSeconds", Plain(|deps| Arc::new(DefaultTolerationSeconds(deps.tolerations)))),
@@ -108,7 +108,7 @@ pub(crate) static PLUGINS: [Plugin; 41] = [
     on("MutatingAdmissionWebhook", Configured(|file, deps| Ok(Arc::new(MutatingAdmissionWebhook(Webhooks::configured(true, file, deps)?))))),
     on("ValidatingAdmissionPolicy", Plain(|deps| Arc::new(ValidatingAdmissionPolicy::new(deps)))),
     on("ValidatingAdmissionWebhook", Configured(|file, deps| Ok(Arc::new(ValidatingAdmissionWebhook(Webhooks::configured(false, file, deps)?))))),
-    on("ResourceQuota", Plain(|_| Arc::new(ResourceQuota::new()))),
+    on("ResourceQuota", Configured(|file, _| Ok(Arc::new(ResourceQuota::configured(file)?)))),
     off("AlwaysDeny", Plain(|_| Arc::new(AlwaysDeny))),
 ];
 
@@ -125,18 +125,10 @@ pub fn names(default: bool) -> impl Iterator<Item = &'static str> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use kaji_auth::Union;
 
     #[test]
     fn constructors_make_the_plugin_of_their_line() {
-        let deps = Deps {
-            authorizer: Arc::new(Union(vec![])),
-            callers: Arc::default(),
-            metrics: Arc::default(),
-            policies: Arc::default(),
-            tolerations: Default::default(),
-            decisions: Arc::default(),
-        };
+        let deps = crate::test_support::deps();
         let mut lacking = vec![];
         for line in &PLUGINS {
             let made = match line.constructor {

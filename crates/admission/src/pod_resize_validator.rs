@@ -44,16 +44,16 @@ impl Admission for PodResizeValidator {
 
 /// Why a resize can never be done.
 #[derive(Debug, PartialEq, Eq)]
-enum Refusal {
+enum InfeasibleResize {
     UnsupportedPlatform(String),
     NodeCapacity(String),
 }
 
-impl Refusal {
+impl InfeasibleResize {
     fn into_status(self, a: &Attributes<'_>) -> Status {
         let (reason, message) = match self {
-            Refusal::UnsupportedPlatform(message) => ("UnsupportedPlatform", message),
-            Refusal::NodeCapacity(message) => ("NodeCapacity", message),
+            InfeasibleResize::UnsupportedPlatform(message) => ("UnsupportedPlatform", message),
+            InfeasibleResize::NodeCapacity(message) => ("NodeCapacity", message),
         };
         let mut status = a.forbidden(message);
         let details = status.details.get_or_insert_with(Box::<Details>::default);
@@ -62,10 +62,10 @@ impl Refusal {
     }
 }
 
-fn check(pod: &Value, node: &Value) -> Result<(), Refusal> {
+fn check(pod: &Value, node: &Value) -> Result<(), InfeasibleResize> {
     if let Some(os) = object::label(node, "kubernetes.io/os").filter(|os| *os != "linux") {
         let text = "pod resize is only supported on linux nodes, node";
-        return Err(Refusal::UnsupportedPlatform(format!(
+        return Err(InfeasibleResize::UnsupportedPlatform(format!(
             "{text} {} is {}",
             quote(object::name(node)),
             quote(os)
@@ -87,7 +87,7 @@ fn check(pod: &Value, node: &Value) -> Result<(), Refusal> {
         true => Ok(()),
         false => {
             let text = "node didn't have enough allocatable resources";
-            Err(Refusal::NodeCapacity(format!("{text}: {}", exceeded.join("; "))))
+            Err(InfeasibleResize::NodeCapacity(format!("{text}: {}", exceeded.join("; "))))
         }
     }
 }

@@ -2,12 +2,13 @@
 //!
 //! Invariants:
 //! - Pods are refused by the enforced level only; workloads are never refused, only warned about.
-//! - What exempts (a user, a namespace, a runtime class) does so in all modes; the audit log hears why.
+//! - What exempts (a user, a namespace, a runtime class) does so in all modes; the audit log has the reason.
 //! - Checks are pure; texts list them in the order of their names, the baseline first.
 
 mod baseline;
 mod checks;
 mod config;
+mod metrics;
 mod policy;
 mod restricted;
 #[cfg(test)]
@@ -22,6 +23,8 @@ pub(crate) use config::Config;
 use kaji_engine::{Admission, Attributes, Operation, Phases};
 use kaji_meta::{ErrorList, GroupKind, GroupResource, Status, field, object, text::quote};
 use kaji_resource::BoxFuture;
+use metrics::Mode;
+pub use metrics::PodSecurityMetrics;
 use policy::{Level, LevelVersion, PREFIX, Policy};
 use serde_json::Value;
 use std::{
@@ -39,6 +42,7 @@ pub(crate) struct PodSecurity {
     config: Config,
     /// For namespaces without labels, which are most.
     nothing: serde_json::Map<String, Value>,
+    metrics: Arc<PodSecurityMetrics>,
 }
 
 impl Admission for PodSecurity {
@@ -80,13 +84,13 @@ impl PodSecurity {
     ///
     /// # Errors
     /// What is wrong with that, in words.
-    pub(crate) fn configured(file: Option<Configuration<'_>>) -> Result<Self, String> {
+    pub(crate) fn configured(
+        file: Option<Configuration<'_>>,
+        metrics: Arc<PodSecurityMetrics>,
+    ) -> Result<Self, String> {
         let value = file.map(|file| file.of_kind(Config::KIND)).transpose()?;
-        Ok(PodSecurity::new(value.map(Config::parse).transpose()?.unwrap_or_default()))
-    }
-
-    fn new(config: Config) -> Self {
-        PodSecurity { config, nothing: serde_json::Map::new() }
+        let config = value.map(Config::parse).transpose()?.unwrap_or_default();
+        Ok(PodSecurity { config, nothing: serde_json::Map::new(), metrics })
     }
 
     fn policy(&self, namespace: &Value) -> (Policy, ErrorList) {
@@ -97,15 +101,7 @@ impl PodSecurity {
     /// The policy of the namespace that a write is in; `None` if there is no such namespace.
     async fn policy_of(&self, a: &Attributes<'_>) -> Result<Option<(Policy, ErrorList)>, Status> {
         let namespaces = GroupResource::new("", "namespaces");
-        // As upstream: labels that another server has just changed count a moment later, a namespace that it has just made at once.
-        if a.api.lags() {
-            a.api.sync().await?;
-        }
-        let mut found: Option<Arc<Value>> = a.api.get(&namespaces, "", a.namespace);
-        if found.is_none() {
-            a.api.sync().await?;
-            found = a.api.get(&namespaces, "", a.namespace);
-        }
+        let found = crate::get_expected(a.api, &namespaces, "", a.namespace).await?;
         Ok(found.map(|ns| self.policy(&ns)))
     }
 
@@ -119,6 +115,7 @@ impl PodSecurity {
             return false;
         };
         annotate(a, "exempt", why);
+        self.metrics.exempted(a);
         true
     }
 
@@ -161,6 +158,7 @@ impl PodSecurity {
             return Ok(());
         }
         let Some((policy, errors)) = self.policy_of(a).await? else {
+            self.metrics.failed(a, true);
             let text = format!("failed to lookup namespace {}", quote(a.namespace));
             annotate(
                 a,
@@ -171,6 +169,7 @@ impl PodSecurity {
         };
         if errors.is_empty() && policy.fully_privileged() {
             annotate(a, "enforce-policy", Policy::default().enforce.to_string());
+            self.metrics.evaluated(a, Mode::Enforce, policy.enforce, true);
             return Ok(());
         }
         match a.new_object() {
@@ -186,6 +185,7 @@ impl PodSecurity {
             return Ok(());
         }
         let Some((policy, errors)) = self.policy_of(a).await? else {
+            self.metrics.failed(a, true);
             let name = quote(a.namespace);
             annotate(a, "error", format!("failed to lookup namespace {name}: namespaces {name} not found"));
             return Ok(());
@@ -212,24 +212,32 @@ impl PodSecurity {
     ) -> Result<(), Status> {
         if self.config.exempts_class_of(pod) {
             annotate(a, "exempt", "runtimeClass");
+            self.metrics.exempted(a);
             return Ok(());
         }
         if !errors.is_empty() {
             annotate(a, "error", format!("Failed to parse policy: {}", field::aggregate(errors)));
+            self.metrics.failed(a, false);
         }
         if policy.audit.level != Level::Privileged
             && let Some(text) = violation("would violate", policy.audit, pod)
         {
             annotate(a, "audit-violations", text);
+            self.metrics.evaluated(a, Mode::Audit, policy.audit, false);
         }
         if enforce {
             annotate(a, "enforce-policy", policy.enforce.to_string());
-            if let Some(text) = violation("violates", policy.enforce, pod) {
+            let violation = violation("violates", policy.enforce, pod);
+            self.metrics.evaluated(a, Mode::Enforce, policy.enforce, violation.is_none());
+            if let Some(text) = violation {
                 return Err(Status::forbidden(&a.group_resource(), a.name, text));
             }
         }
         // A refused request needs no warning.
-        violation("would violate", policy.warn, pod).into_iter().for_each(|w| a.warn(w));
+        if let Some(text) = violation("would violate", policy.warn, pod) {
+            a.warn(text);
+            self.metrics.evaluated(a, Mode::Warn, policy.warn, false);
+        }
         Ok(())
     }
 }

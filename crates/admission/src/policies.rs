@@ -26,10 +26,7 @@ use kaji_meta::{GroupResource, GroupVersionKind, Status, object};
 use kaji_resource::Api;
 use params::ParamRef;
 use serde_json::Value;
-use std::{
-    borrow::Cow,
-    sync::{Arc, Mutex, PoisonError, RwLock},
-};
+use std::sync::{Arc, Mutex, PoisonError, RwLock};
 
 pub(crate) const GROUP: &str = "admissionregistration.k8s.io";
 /// Requests about these meet no policy. Source: `generic.admissionResources`.
@@ -229,28 +226,6 @@ impl<E: Evaluator> Policies<E> {
     pub(crate) fn concerned(&self, a: &Attributes<'_>) -> bool {
         let hooks = self.hooks(a.api);
         !hooks.is_empty() && !a.internal && concerned(a) && hooks.iter().any(|hook| hook.concerns(a))
-    }
-}
-
-/// An object of a request as a kind; the object itself if it is one.
-///
-/// # Errors
-/// It cannot be converted.
-pub(crate) async fn versioned<'a>(
-    api: &dyn Api,
-    object: &'a Value,
-    kind: &GroupVersionKind,
-) -> Result<Cow<'a, Value>, Status> {
-    if object.is_null() || same_version(object::api_version(object), kind) {
-        return Ok(Cow::Borrowed(object));
-    }
-    api.converted(object.clone(), kind).await.map(Cow::Owned)
-}
-
-fn same_version(api_version: &str, kind: &GroupVersionKind) -> bool {
-    match api_version.split_once('/') {
-        Some((group, version)) => group == kind.group && version == kind.version,
-        None => kind.group.is_empty() && api_version == kind.version,
     }
 }
 

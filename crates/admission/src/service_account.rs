@@ -118,6 +118,7 @@ async fn account_of(a: &Attributes<'_>) -> Result<Arc<Value>, Status> {
     let pod = a.new_object().unwrap_or(&Value::Null);
     let name = object::str_at(pod, &["spec", "serviceAccountName"]).to_owned();
     let accounts = GroupResource::new("", "serviceaccounts");
+    crate::read_own_writes(a.api).await?;
     if let Some(found) = a.api.get(&accounts, a.namespace, &name) {
         return Ok(found);
     }

@@ -1,12 +1,19 @@
 //! Fixtures for tests of webhooks and policies: a cluster's objects, and requests about them.
 
+use crate::Deps;
+use kaji_auth::Union;
 use kaji_engine::{
     Annotations, Attributes, Deadline, Operation, TransactionExtras, options::OperationOptions,
 };
 use kaji_meta::{GroupResource, GroupVersionKind, GroupVersionResource, SeededRandom};
 use kaji_resource::{NoHooks, ResourceDef, Scope, UserInfo, testing::FakeApi};
 use serde_json::{Value, json};
-use std::sync::Mutex;
+use std::sync::{Arc, Mutex};
+
+/// What plugins get besides objects: an authorizer without opinions.
+pub(crate) fn deps() -> Deps {
+    Deps::new(Arc::new(Union(vec![])), Arc::default(), Arc::default())
+}
 
 /// One request and what it is made in.
 pub(crate) struct Request {

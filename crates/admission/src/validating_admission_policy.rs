@@ -12,9 +12,8 @@ use crate::{
         Needs, RequestAuthority,
     },
     matching::Matched,
-    policies::{
-        Binding, Evaluator, Hook, Policies, PolicyMetrics, environment, namespace, params, versioned,
-    },
+    policies::{Binding, Evaluator, Hook, Policies, PolicyMetrics, environment, namespace, params},
+    versioned::versioned,
 };
 use kaji_auth::Authorizer;
 use kaji_cel::{

@@ -21,9 +21,10 @@ use crate::{
     config::Configuration,
     match_conditions::{Activation, MatchResult, MetricLabels, RequestAuthority},
     matching::{Matched, by_rules, exempt},
+    versioned::versioned,
 };
 use kaji_engine::Attributes;
-use kaji_meta::{GroupVersion, GroupVersionKind, Status, object};
+use kaji_meta::{GroupVersionKind, Status};
 use serde_json::Value;
 use source::{Hook, Source};
 use std::{borrow::Cow, sync::Arc};
@@ -137,22 +138,7 @@ pub(crate) async fn shown<'o>(
     object: &'o Value,
     kind: &GroupVersionKind,
 ) -> Result<Cow<'o, Value>, Status> {
-    if is_of(object, kind) {
-        return Ok(Cow::Borrowed(object));
-    }
-    a.api.converted(object.clone(), kind).await.map(Cow::Owned).map_err(|e| Status::internal(e.message))
-}
-
-pub(crate) fn is_of(object: &Value, kind: &GroupVersionKind) -> bool {
-    let (group, version) =
-        object::api_version(object).split_once('/').unwrap_or(("", object::api_version(object)));
-    group == kind.group && version == kind.version && object::kind(object) == kind.kind
-}
-
-/// The kind that an object says it is.
-pub(crate) fn kind_of(object: &Value) -> GroupVersionKind {
-    let gv = GroupVersion::parse(object::api_version(object)).unwrap_or_else(|_| GroupVersion::new("", ""));
-    GroupVersionKind::new(gv.group.as_str(), gv.version.as_str(), object::kind(object))
+    versioned(a.api, object, kind).await.map_err(|e| Status::internal(e.message))
 }
 
 #[cfg(test)]

@@ -14,7 +14,6 @@ use crate::{
     service::{Backend, Condition, api_services},
 };
 use futures_util::{StreamExt, stream::FuturesUnordered};
-use http::HeaderValue;
 use kaji_meta::{GroupResource, Status, time::Time};
 use kaji_outbound::{CallError, Client, RequestClass};
 use kaji_resource::{FieldManagement, ObjectReader, ObjectWriter, UpdateOptions, UserInfo};
@@ -268,8 +267,8 @@ async fn probe(client: &Client, route: &Route) -> Result<(), String> {
     let path = route.service.path();
     let url = format!("https://{}{path}", route.authority());
     let missing = |why: String| format!("failing or missing response from {url}: {why}");
-    let request =
-        crate::forwarded_request::own_request(&path, &prober(), HeaderValue::from_static("application/json"));
+    // Without an Accept header, as upstream's: a server may have the document in forms that none of ours would name.
+    let request = crate::forwarded_request::own_request(&path, &prober());
     match tokio::time::timeout(PROBE, client.send(request, RequestClass::Internal)).await {
         Err(_) => {
             let late = "context deadline exceeded (Client.Timeout exceeded while awaiting headers)";

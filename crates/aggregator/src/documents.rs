@@ -265,7 +265,8 @@ pub(crate) async fn get(
     (accept, etag): (HeaderValue, Option<HeaderValue>),
     (time, largest): (Duration, usize),
 ) -> Result<Answer, String> {
-    let mut request = forwarded_request::own_request(path, user, accept);
+    let mut request = forwarded_request::own_request(path, user);
+    request.headers_mut().insert(header::ACCEPT, accept);
     if let Some(etag) = etag {
         request.headers_mut().insert(header::IF_NONE_MATCH, etag);
     }

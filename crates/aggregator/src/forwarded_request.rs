@@ -49,13 +49,12 @@ pub(crate) fn request(
     Ok(request)
 }
 
-/// A request of this server's own, for JSON and the like.
-pub(crate) fn own_request(path: &str, user: &UserInfo, accept: HeaderValue) -> Request<RequestBody> {
+/// A request of this server's own, which takes whatever form the answer has.
+pub(crate) fn own_request(path: &str, user: &UserInfo) -> Request<RequestBody> {
     let mut request = Request::new(body(Bytes::new()));
     // A path that is none leads to the root, where the answer is of no use either.
     *request.uri_mut() = path.parse().unwrap_or_default();
     let headers = request.headers_mut();
-    headers.insert(header::ACCEPT, accept);
     headers.insert(header::USER_AGENT, HeaderValue::from_static("kube-aggregator"));
     // Names of this server's own are plain.
     let _ = identify(headers, user);
@@ -160,6 +159,19 @@ mod tests {
             x-remote-group: ops
             x-remote-uid: 7
             x-remote-user: alice
+        "#]]
+        .assert_eq(&format!("{}\n{}", request.uri(), show(request.headers())));
+    }
+
+    #[test]
+    fn own_requests_take_any_form() {
+        let user = UserInfo { name: "prober".into(), groups: vec!["g".into()], ..UserInfo::default() };
+        let request = own_request("/apis/a.io/v1", &user);
+        expect_test::expect![[r#"
+            /apis/a.io/v1
+            user-agent: kube-aggregator
+            x-remote-group: g
+            x-remote-user: prober
         "#]]
         .assert_eq(&format!("{}\n{}", request.uri(), show(request.headers())));
     }

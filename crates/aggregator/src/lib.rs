@@ -147,7 +147,7 @@ impl Aggregator {
         self.routes.identify(identity);
     }
 
-    /// Looks after APIServices until told to stop.
+    /// Looks after APIServices until it is stopped.
     pub async fn run(self: Arc<Self>, mut stop: watch::Receiver<bool>) {
         let (this, engine) = (Arc::downgrade(&self), Arc::downgrade(&self.engine));
         let work = async { tokio::join!(supervise(this), autoregister::follow(engine)) };

@@ -7,6 +7,7 @@ use crate::{
     conditions,
     conversion::{self, Conversions},
     hooks::CustomHooks,
+    structure,
 };
 use kaji_meta::{
     GroupResource,
@@ -108,6 +109,7 @@ pub fn compile(definition: &Value, with: &Conversions) -> Result<ResourceDef, Co
         returns_deleted_object: false,
         garbage_collection: GarbageCollectionPolicy::DeleteDependents,
         writes_wait_for_caches: false,
+        required_to_start: false,
         acknowledged_when_stored: true,
         is_own_namespace: false,
         undiscovered_verbs: if terminating { &[Verb::Create, Verb::Patch, Verb::Update] } else { &[] },
@@ -125,6 +127,7 @@ const METADATA_CHECKS: MetadataChecks = MetadataChecks {
 fn version(definition: &Value, version: &Value) -> Result<VersionDef, CompileError> {
     let name = str_at(version, &["name"]);
     let schema = match version.pointer("/schema/openAPIV3Schema") {
+        Some(schema) if structure::preserves(definition) => structural::build_preserving(schema),
         Some(schema) => structural::build(schema),
         // Before v1 a definition could do without.
         None => {
@@ -271,6 +274,21 @@ mod tests {
             Some("stable.example.com/v1beta1 CronTab is deprecated; use stable.example.com/v1 CronTab")
         );
         assert!(!old.served);
+    }
+
+    #[test]
+    fn definitions_of_before_v1_may_preserve_unknown_fields() {
+        let object = json!({"kind": "CronTab", "spec": {"unknown": 1}, "other": 1});
+        let kept = |preserve: bool| {
+            let mut definition = crontab();
+            definition["spec"]["preserveUnknownFields"] = preserve.into();
+            let def = compile(&definition, &Conversions::default()).unwrap();
+            let mut kept = object.clone();
+            kaji_schema::prune::prune(def.version("v1").unwrap().schema.get(), &mut kept, true);
+            kept
+        };
+        assert_eq!(kept(true), object);
+        assert_eq!(kept(false), json!({"kind": "CronTab", "spec": {}}));
     }
 
     #[test]

@@ -16,9 +16,20 @@ pub fn is_true(definition: &Value, kind: &str) -> bool {
 
 /// Sets a condition.
 pub fn set(definition: &mut Value, kind: &str, status: bool, reason: &str, message: &str, now: &str) {
-    let status = if status { "True" } else { "False" };
+    set_status(definition, kind, if status { "True" } else { "False" }, reason, message, now);
+}
+
+/// As [`set`], for a status that may be unknown.
+pub fn set_status(definition: &mut Value, kind: &str, status: &str, reason: &str, message: &str, now: &str) {
     let condition = json!({"type": kind, "status": status, "reason": reason, "message": message});
     conditions::set(object::field_mut(definition, "status"), condition, now);
+}
+
+/// Removes a condition.
+pub fn remove(definition: &mut Value, kind: &str) {
+    if let Some(Value::Array(all)) = definition.pointer_mut("/status/conditions") {
+        all.retain(|condition| condition.get("type").and_then(Value::as_str) != Some(kind));
+    }
 }
 
 #[cfg(test)]

@@ -11,7 +11,6 @@ mod review;
 
 pub use metrics::ConversionMetrics;
 
-use crate::hooks::pruned;
 use base64::{Engine as _, prelude::BASE64_STANDARD};
 use kaji_meta::{
     Random, Reason, Status, SystemRandom,
@@ -20,7 +19,7 @@ use kaji_meta::{
 };
 use kaji_outbound::{ClientCache, ClientConfig, Target};
 use kaji_resource::{BoxFuture, Conversion, Converter, VersionDef};
-use kaji_schema::{SchemaRef, defaulting};
+use kaji_schema::{SchemaRef, defaulting, prune::prune_custom};
 use prometheus_client::registry::Registry;
 use review::{Failure, Review};
 use serde_json::Value;
@@ -153,7 +152,7 @@ impl Converter for Webhook {
             self.with.metrics.converted(&self.definition, from, to, outcome.is_ok(), took);
             let mut converted = outcome.map_err(|failure| plain(failure.text))?;
             for object in &mut converted {
-                pruned(schema.get(), object);
+                prune_custom(schema.get(), object);
                 defaulting::prune_nulls(schema.get(), object);
             }
             Ok(converted)

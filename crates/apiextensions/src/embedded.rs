@@ -3,7 +3,12 @@
 //! Invariant: what is shown as metadata has the types of metadata; writes are validated by the schema, and refused.
 //! Source: apiextensions-apiserver, `pkg/apiserver/schema/objectmeta`.
 
-use kaji_schema::{Schema, decode::check_types, prune::object_meta};
+use kaji_meta::object;
+use kaji_schema::{
+    Schema,
+    decode::check_types,
+    prune::{object_meta, prune},
+};
 use serde_json::{Map, Value};
 
 /// Whether a schema has embedded resources.
@@ -37,6 +42,20 @@ pub fn drop_malformed(schema: &Schema, value: &mut Value) {
     }
 }
 
+/// Makes metadata of what an object has as its own, whatever wrote it: what has no place in it or the wrong type goes, field by field,
+/// and an object from before there were generations is of the first.
+pub fn own_metadata(object: &mut Value) {
+    let Some(Value::Object(meta)) = object.get_mut("metadata") else { return };
+    meta.retain(|_, value| !value.is_null());
+    well_formed(meta);
+    if let Some(meta) = object.get_mut("metadata") {
+        drop(prune(object_meta(), meta, false));
+    }
+    if object::generation(object) == 0 {
+        object::set_at(object, &["metadata", "generation"], 1);
+    }
+}
+
 fn well_formed(meta: &mut Map<String, Value>) {
     let types = |meta: &Value| check_types(object_meta(), &mut meta.clone()).is_ok();
     if types(&Value::Object(meta.clone())) {
@@ -65,5 +84,20 @@ mod tests {
             json!([{"metadata": {"name": "n", "labels": {"bad": "x y"}}}, {"metadata": 1}])
         );
         assert_eq!(value["plain"]["metadata"], meta);
+    }
+
+    #[test]
+    fn metadata_of_any_writer_is_made_metadata() {
+        let mut object = json!({"metadata": {"name": "n", "unknown": 1, "generation": null, "annotations": {"a": 1, "b": "c"},
+            "labels": {"bad": "x y"}, "managedFields": [{"manager": "m", "fieldsV1": {"f:a": {}}}]}});
+        own_metadata(&mut object);
+        let fields = json!([{"manager": "m", "fieldsV1": {"f:a": {}}}]);
+        let labels = json!({"bad": "x y"});
+        let made = json!({"name": "n", "generation": 1, "labels": labels, "managedFields": fields});
+        assert_eq!(object["metadata"], made);
+        let before = json!({"metadata": {"name": "n", "generation": 3}, "spec": {"metadata": 1}});
+        let mut after = before.clone();
+        own_metadata(&mut after);
+        assert_eq!(after, before);
     }
 }

@@ -13,7 +13,7 @@ use kaji_meta::{
     object,
 };
 use kaji_resource::{Ctx, Hooks, Normalizer, ObjectVersion, ScaleDef, SubresourceKind, VersionDef};
-use kaji_schema::{Schema, SchemaRef, defaulting, prune, validate};
+use kaji_schema::{SchemaRef, defaulting, prune::prune_custom, validate};
 use serde_json::Value;
 
 /// Memory that the defaults of a stored object may take. An object is stored with those that there were; what a definition
@@ -116,20 +116,11 @@ impl CustomHooks {
     }
 }
 
-/// Removes what a schema does not know, but for metadata.
-pub fn pruned(schema: &Schema, object: &mut Value) {
-    let metadata = object::remove_at(object, &["metadata"]);
-    drop(prune::prune(schema, object, true));
-    if let Some(metadata) = metadata {
-        object::set_at(object, &["metadata"], metadata);
-    }
-}
-
 impl Hooks for CustomHooks {
     /// Fields that the other version lacks go.
     fn convert(&self, object: &mut Value, _from: &str, to: &str) -> Result<(), Status> {
         if let Some(version) = self.version(to) {
-            pruned(version.schema.get(), object);
+            prune_custom(version.schema.get(), object);
             defaulting::prune_nulls(version.schema.get(), object);
         }
         Ok(())
@@ -164,6 +155,23 @@ impl Hooks for CustomHooks {
             && let Some(map) = object.as_object_mut()
         {
             map.remove("status");
+        }
+    }
+
+    fn complete_created(&self, object: &mut Value) {
+        let version = object::api_version(object).rsplit('/').next().unwrap_or_default();
+        let Some(version) = self.version(version).filter(|v| v.status) else { return };
+        let property = version.schema.get().property("status").map(|property| property.schema.get());
+        if let Some(schema) = property
+            && let Some(default) = &schema.default
+            && object.get("status").is_none()
+        {
+            let mut status = Value::clone(default);
+            let mut budget = SizeBudget::new(READ_BYTES);
+            if let Err(error) = defaulting::fill(schema, &mut status, &mut budget) {
+                tracing::warn!(name = object::name(object), %error, "defaults of a status are left out");
+            }
+            object::set_at(object, &["status"], status);
         }
     }
 
@@ -217,7 +225,8 @@ impl Normalizer for CustomHooks {
     fn normalize(&self, object: &mut Value) {
         let version = object::api_version(object).rsplit('/').next().unwrap_or_default();
         if let Some(version) = self.version(version) {
-            pruned(version.schema.get(), object);
+            prune_custom(version.schema.get(), object);
+            embedded::own_metadata(object);
             if version.embeds {
                 embedded::drop_malformed(version.schema.get(), object);
             }

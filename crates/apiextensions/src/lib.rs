@@ -7,6 +7,7 @@
 //! - A definition that is being deleted goes only after its last object has gone and its resource is no longer served.
 
 mod approval;
+mod built_in;
 mod compile;
 mod conditions;
 mod conversion;
@@ -18,6 +19,7 @@ mod names;
 mod rules;
 mod scale;
 mod selectable;
+mod structure;
 mod validation;
 
 pub use compile::{CompileError, compile};

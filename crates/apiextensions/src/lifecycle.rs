@@ -1,16 +1,21 @@
 //! The life cycle of CustomResourceDefinitions: names accepted, served as resources of the engine ([`Served::serve`]), established, and,
 //! when they are deleted, emptied and unregistered.
 //!
+//! A definition of a resource, or in a group version, that the server has itself is established, and not served: such requests reach the
+//! built-in kinds alone, as upstream's chain of servers does it ([`BuiltIn`]). Its end deletes nothing of theirs.
+//!
 //! One task follows the definitions by a watch and reconciles the registry with each that changed; which event it was
 //! does not matter. Deletion of instances retries until none is left.
 
 use crate::{
     approval,
+    built_in::BuiltIn,
     compile::compile,
     conditions,
     conversion::Conversions,
     definitions,
     names::{self, Taken},
+    structure::{self, Finding},
     validation::unusable_authorities,
 };
 use kaji_engine::{ApiRequest, Body, Engine, EngineError};
@@ -42,8 +47,15 @@ pub async fn start(
     clock: Arc<dyn Clock>,
     conversions: Conversions,
 ) -> Result<(), EngineError> {
-    let mut served =
-        Served { clock, conversions, by_name: HashMap::new(), names: HashMap::new(), freed: BTreeSet::new() };
+    let mut served = Served {
+        clock,
+        conversions,
+        built_in: BuiltIn::of(engine.registry().iter().map(|resource| &*resource.def)),
+        by_name: HashMap::new(),
+        names: HashMap::new(),
+        freed: BTreeSet::new(),
+        structures: HashMap::new(),
+    };
     let mut compiled = Compiled::default();
     for definition in engine.list(&definitions(), None) {
         served.remember(&definition);
@@ -60,11 +72,21 @@ pub async fn start(
 struct Served {
     clock: Arc<dyn Clock>,
     conversions: Conversions,
+    built_in: BuiltIn,
     by_name: HashMap<String, (GroupResource, State)>,
     /// What each definition looked at so far asks for and has.
     names: HashMap<String, Names>,
     /// Groups in which names were given up.
     freed: BTreeSet<Box<str>>,
+    /// What the schemas of each definition were found to be, at which generation.
+    structures: HashMap<String, (Box<str>, Option<Finding>)>,
+}
+
+/// What is written into a definition's status.
+struct Conditions {
+    taken: Taken,
+    structure: Option<Finding>,
+    now: String,
 }
 
 /// Definitions that are compiled and not registered yet.
@@ -116,6 +138,7 @@ impl Served {
         }
         match compile(definition, &self.conversions) {
             Ok(def) => {
+                let Some(def) = self.built_in.leave(def) else { return };
                 to.states.push((name.to_owned(), (def.group_resource(), state)));
                 to.defs.push(def);
             }
@@ -154,6 +177,18 @@ impl Served {
         }
     }
 
+    /// What the schemas of a definition are. Large ones take a while to look at, so that it is done once for each generation.
+    fn structure(&mut self, definition: &Value) -> Option<Finding> {
+        let (name, meta) = (object::name(definition), &definition["metadata"]);
+        let generation: Box<str> = format!("{} {}", meta["uid"], meta["generation"]).into();
+        if let Some((_, known)) = self.structures.get(name).filter(|(at, _)| *at == generation) {
+            return known.clone();
+        }
+        let found = structure::finding_of(definition);
+        self.structures.insert(name.to_owned(), (generation, found.clone()));
+        found
+    }
+
     /// Definitions that may now get names which belonged to another definition.
     fn hopeful(&mut self) -> Vec<String> {
         let freed = std::mem::take(&mut self.freed);
@@ -165,6 +200,7 @@ impl Served {
         if let Some(names) = self.names.remove(name) {
             self.freed.insert(names.group);
         }
+        self.structures.remove(name);
         if let Some((resource, _)) = self.by_name.remove(name) {
             engine.unregister(&resource);
         }
@@ -283,16 +319,16 @@ async fn reconcile(engine: &Arc<Engine>, served: &mut Served, names: &[String]) 
             note(name, clean_up(engine, served, &definition).await);
             continue;
         }
-        let now = served.now();
         let taken = taken(engine, served, &definition);
+        let decided = Conditions { taken, structure: served.structure(&definition), now: served.now() };
         // One at a time, and without a second copy: decoded, a definition takes ten times its size.
         let mut wanted = Arc::unwrap_or_clone(definition);
         let before = wanted["status"].clone();
-        set_conditions(&mut wanted, &taken, &now);
-        // Known to those judged after it, which may be before it is written.
+        set_conditions(&mut wanted, &decided);
+        // Visible to those evaluated after it, which may be before it is written.
         served.remember(&wanted);
         if wanted["status"] != before {
-            changes.push((name.clone(), taken, now));
+            changes.push((name.clone(), decided));
         }
         if conditions::is_true(&wanted, "Established") {
             served.compile(&wanted, &mut compiled);
@@ -306,7 +342,7 @@ async fn reconcile(engine: &Arc<Engine>, served: &mut Served, names: &[String]) 
         established.iter().for_each(|name| note(name, Err(LevelError::Engine(error.clone()))));
         return later;
     }
-    let writes = changes.into_iter().map(|(name, taken, now)| write(engine.clone(), name, taken, now));
+    let writes = changes.into_iter().map(|(name, decided)| write(engine.clone(), name, decided));
     let mut written = stream::iter(writes).buffer_unordered(AT_ONCE);
     while let Some((name, outcome)) = written.next().await {
         note(&name, outcome);
@@ -314,15 +350,10 @@ async fn reconcile(engine: &Arc<Engine>, served: &mut Served, names: &[String]) 
     later
 }
 
-/// Writes what was judged.
-async fn write(
-    engine: Arc<Engine>,
-    name: String,
-    taken: Taken,
-    now: String,
-) -> (String, Result<bool, LevelError>) {
+/// Writes what was decided.
+async fn write(engine: Arc<Engine>, name: String, decided: Conditions) -> (String, Result<bool, LevelError>) {
     let change = |d: &mut Value| {
-        set_conditions(d, &taken, &now);
+        set_conditions(d, &decided);
         Ok(())
     };
     let outcome = match engine
@@ -335,8 +366,8 @@ async fn write(
     (name, outcome)
 }
 
-/// Names and the two conditions that follow from them.
-fn set_conditions(definition: &mut Value, taken: &Taken, now: &str) {
+/// Names, the conditions that follow from them, and what follows from annotations and schemas.
+fn set_conditions(definition: &mut Value, Conditions { taken, structure, now }: &Conditions) {
     let outcome = names::accept(definition, taken);
     let accepted = outcome.conflict.is_none();
     if !definition["status"].is_object() {
@@ -359,6 +390,7 @@ fn set_conditions(definition: &mut Value, taken: &Taken, now: &str) {
     } else if conditions::status(definition, "Established").is_none() {
         conditions::set(definition, "Established", false, "NotAccepted", "not all names are accepted", now);
     }
+    structure::note(definition, structure.as_ref(), now);
 }
 
 /// Names that others in the definition's group have: other definitions and resources that are no definition's.
@@ -394,7 +426,8 @@ async fn clean_up(engine: &Arc<Engine>, served: &mut Served, definition: &Value)
         return Ok(true);
     }
     let established = conditions::is_true(definition, "Established");
-    if established || served.by_name.contains_key(name) {
+    let built_in = served.built_in.has(&resource_of(definition));
+    if !built_in && (established || served.by_name.contains_key(name)) {
         // From now on it takes no new objects. One that another server has established may not have been served here at all.
         let mut compiled = Compiled::default();
         served.compile(definition, &mut compiled);
@@ -403,7 +436,9 @@ async fn clean_up(engine: &Arc<Engine>, served: &mut Served, definition: &Value)
             return Ok(false);
         }
     }
-    let (reason, message) = if established {
+    let (reason, message) = if built_in {
+        ("OverlappingBuiltInResource", "instances overlap with built-in resources in storage")
+    } else if established {
         ("InstanceDeletionCompleted", "removed all instances")
     } else {
         ("NeverEstablished", "resource was never established")
@@ -420,14 +455,30 @@ async fn clean_up(engine: &Arc<Engine>, served: &mut Served, definition: &Value)
     going.change("", release).await.map(|()| true)
 }
 
-/// Deletes the objects of a definition; whether none is left.
-async fn empty(going: &Going<'_>, served: &Served, definition: &Value) -> Result<bool, LevelError> {
-    let engine = going.engine;
-    let resource = GroupResource::new(
+/// The resource of a definition, by its accepted names.
+fn resource_of(definition: &Value) -> GroupResource {
+    GroupResource::new(
         object::str_at(definition, &["spec", "group"]),
         object::str_at(definition, &["status", "acceptedNames", "plural"]),
-    );
-    let left = engine.list(&resource, None);
+    )
+}
+
+/// Deletes the objects of a definition; whether none is left.
+///
+/// # Errors
+/// Also while objects cannot be read: the cache may be empty then though the store is not.
+async fn empty(going: &Going<'_>, served: &Served, definition: &Value) -> Result<bool, LevelError> {
+    let engine = going.engine;
+    let resource = resource_of(definition);
+    let remaining = || engine.readable(&resource).map(|()| engine.list(&resource, None));
+    let left = match remaining() {
+        Ok(left) => left,
+        Err(status) => {
+            let message = format!("could not list instances: {}", status.message);
+            going.note(&served.now(), "InstanceDeletionFailed", &message).await?;
+            return Err(LevelError::Status(status));
+        }
+    };
     if left.is_empty() {
         return Ok(true);
     }
@@ -442,7 +493,7 @@ async fn empty(going: &Going<'_>, served: &Served, definition: &Value) -> Result
             _ => {}
         }
     }
-    Ok(engine.list(&resource, None).is_empty())
+    remaining().map(|left| left.is_empty()).map_err(LevelError::Status)
 }
 
 /// A definition that is being deleted. Another server may be done with it first, and a client may have made a new one of the
@@ -476,8 +527,8 @@ impl Going<'_> {
 
     /// Writes the `Terminating` condition.
     async fn note(&self, now: &str, reason: &str, message: &str) -> Result<(), LevelError> {
-        // In progress means that something terminates; the other reasons that nothing is left to.
-        let terminating = reason == "InstanceDeletionInProgress";
+        // These mean that something is left to terminate; the other reasons that nothing is.
+        let terminating = ["InstanceDeletionInProgress", "InstanceDeletionFailed"].contains(&reason);
         self.change("status", |d| conditions::set(d, "Terminating", terminating, reason, message, now)).await
     }
 }

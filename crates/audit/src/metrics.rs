@@ -106,7 +106,7 @@ impl Metrics {
         (allowed, before)
     }
 
-    /// How many events could not be told of in lines yet.
+    /// How many events could not be reported in lines yet.
     pub fn kept_back(&self) -> u64 {
         self.lines.lock().unwrap_or_else(PoisonError::into_inner).kept_back
     }

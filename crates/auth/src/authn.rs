@@ -56,18 +56,18 @@ pub struct Identity {
 /// Why a credential is refused, in words that may be shown.
 #[derive(Clone, Debug, thiserror::Error, PartialEq, Eq)]
 #[error("{0}")]
-pub struct Refusal(pub String);
+pub struct AuthenticationError(pub String);
 
 const NO_CREDENTIALS: &str = "no credentials";
 
-impl Refusal {
+impl AuthenticationError {
     pub(crate) fn new(text: impl Into<String>) -> Self {
-        Refusal(text.into())
+        AuthenticationError(text.into())
     }
 
     /// The request has no credential.
     pub(crate) fn no_credentials() -> Self {
-        Refusal::new(NO_CREDENTIALS)
+        AuthenticationError::new(NO_CREDENTIALS)
     }
 
     /// Whether the request has no credential at all, in contrast to one that was refused.
@@ -76,23 +76,23 @@ impl Refusal {
     }
 
     /// Several of them, as upstream's aggregate prints them.
-    pub(crate) fn all(refusals: Vec<Refusal>) -> Option<Self> {
+    pub(crate) fn all(refusals: Vec<AuthenticationError>) -> Option<Self> {
         let mut texts: Vec<String> = vec![];
-        for Refusal(text) in refusals {
+        for AuthenticationError(text) in refusals {
             if !texts.contains(&text) {
                 texts.push(text);
             }
         }
         match texts.as_slice() {
             [] => None,
-            [one] => Some(Refusal(one.clone())),
-            many => Some(Refusal(format!("[{}]", many.join(", ")))),
+            [one] => Some(AuthenticationError(one.clone())),
+            many => Some(AuthenticationError(format!("[{}]", many.join(", ")))),
         }
     }
 }
 
 /// A user; none if the credential is not for this authenticator; an error if it is and is not valid.
-pub type Verdict = Result<Option<Identity>, Refusal>;
+pub type Verdict = Result<Option<Identity>, AuthenticationError>;
 
 /// Knows bearer tokens of one kind.
 pub trait TokenAuthenticator: Send + Sync + 'static {

@@ -2,7 +2,7 @@
 
 use kaji_auth::{
     Attributes, Authorizer, Grants, Outcome, PolicyRule, Rules,
-    authn::{Identity, IssuedToken, KeyError, Refusal, TokenOrder},
+    authn::{AuthenticationError, Identity, IssuedToken, KeyError, TokenOrder},
 };
 use kaji_meta::{Clock, Features, Random, ServedVersions, Status, field::ErrorList};
 use kaji_resource::{Api, BoxFuture, UserInfo};
@@ -54,6 +54,8 @@ impl Grants for NoAuthorizer {
 
 /// Signs and checks tokens.
 pub trait Tokens: Send + Sync {
+    /// The server's own audiences, which tokens are for when nothing else is asked for.
+    fn audiences(&self) -> &[String];
     /// Signs a token for a service account.
     fn issue(&self, order: &TokenOrder, now: jiff::Timestamp) -> Result<IssuedToken, KeyError>;
     /// Authenticates a token for these audiences or, without any, the server's.
@@ -61,7 +63,7 @@ pub trait Tokens: Send + Sync {
         &'a self,
         token: &'a str,
         audiences: &'a [String],
-    ) -> BoxFuture<'a, Result<Identity, Refusal>>;
+    ) -> BoxFuture<'a, Result<Identity, AuthenticationError>>;
 }
 
 /// The record of node ports that several servers over one store share.

@@ -7,6 +7,7 @@ pub mod resourceclaimtemplates;
 pub mod resourceslices;
 
 mod beta_versions;
+mod devices;
 mod permissions;
 mod rules;
 

@@ -107,14 +107,14 @@ impl Returns {
     }
 
     /// Refuses a program of another type; the text is upstream's.
-    fn check(self, program: &Program) -> Result<(), Refusal> {
+    fn check(self, program: &Program) -> Result<(), ExpressionError> {
         let types = self.types();
         if types.is_empty() || types.contains(program.ty()) {
             return Ok(());
         }
         let shown: Vec<String> = types.iter().map(Type::declared).collect();
         let found = program.ty().declared();
-        Err(Refusal::invalid(match shown.as_slice() {
+        Err(ExpressionError::invalid(match shown.as_slice() {
             [one] => format!("must evaluate to {one} but got {found}"),
             list => format!("must evaluate to one of [{}] but got {found}", list.join(" ")),
         }))
@@ -123,14 +123,14 @@ impl Returns {
 
 /// Why an expression cannot be used. Its `Display` form is upstream's.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Refusal {
+pub struct ExpressionError {
     text: String,
     internal: bool,
 }
 
-impl Refusal {
-    pub(crate) fn invalid(text: String) -> Refusal {
-        Refusal { text, internal: false }
+impl ExpressionError {
+    pub(crate) fn invalid(text: String) -> ExpressionError {
+        ExpressionError { text, internal: false }
     }
 
     /// The expression is well-typed and can never run all the same; upstream calls that an internal error.
@@ -139,20 +139,20 @@ impl Refusal {
     }
 }
 
-impl fmt::Display for Refusal {
+impl fmt::Display for ExpressionError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.text)
     }
 }
 
-impl std::error::Error for Refusal {}
+impl std::error::Error for ExpressionError {}
 
-impl From<&CompileError> for Refusal {
-    fn from(error: &CompileError) -> Refusal {
+impl From<&CompileError> for ExpressionError {
+    fn from(error: &CompileError) -> ExpressionError {
         match error {
-            CompileError::Issues(issues) => Refusal::invalid(format!("compilation failed: {issues}")),
+            CompileError::Issues(issues) => ExpressionError::invalid(format!("compilation failed: {issues}")),
             CompileError::Program(why) => {
-                Refusal { text: format!("program instantiation failed: {why}"), internal: true }
+                ExpressionError { text: format!("program instantiation failed: {why}"), internal: true }
             }
         }
     }
@@ -162,8 +162,8 @@ impl From<&CompileError> for Refusal {
 ///
 /// # Errors
 /// It is not well-formed, not well-typed, or of another type.
-pub fn compile(env: &Env, text: &str, returns: Returns) -> Result<Program, Refusal> {
-    let program = env.compile(text).map_err(|e| Refusal::from(&e))?;
+pub fn compile(env: &Env, text: &str, returns: Returns) -> Result<Program, ExpressionError> {
+    let program = env.compile(text).map_err(|e| ExpressionError::from(&e))?;
     returns.check(&program)?;
     Ok(program)
 }
@@ -172,10 +172,10 @@ pub fn compile(env: &Env, text: &str, returns: Returns) -> Result<Program, Refus
 ///
 /// # Errors
 /// It does not compile; expressions that use it fail with the same text.
-pub fn name(env: &mut Env, name: &str, text: &str) -> Result<(), Refusal> {
+pub fn name(env: &mut Env, name: &str, text: &str) -> Result<(), ExpressionError> {
     let mut refused = Ok(());
     env.name(name, text, |compiled| {
-        refused = compiled.map(|_| ()).map_err(Refusal::from);
+        refused = compiled.map(|_| ()).map_err(ExpressionError::from);
         refused.clone().map_err(|e| e.to_string())
     });
     refused

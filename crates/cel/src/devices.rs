@@ -4,7 +4,7 @@
 //! Invariant: sizes of data are bounded as the API bounds devices, so that estimates of costs are upstream's.
 
 use crate::{
-    Decl, DeclKind, Env, Error, Ext, Map, Program, Type, Value, admission::Refusal,
+    Decl, DeclKind, Env, Error, Ext, Map, Program, Type, Value, admission::ExpressionError,
     functions::semver::Semver, value::Constructed,
 };
 use kaji_meta::Quantity;
@@ -48,11 +48,11 @@ static ENV: LazyLock<Env> = LazyLock::new(|| {
 ///
 /// # Errors
 /// It is not well-formed, not well-typed, or results in something else than a bool or an attribute.
-pub fn compile(text: &str) -> Result<Program, Refusal> {
-    let program = ENV.compile(text).map_err(|e| Refusal::from(&e))?;
+pub fn compile(text: &str) -> Result<Program, ExpressionError> {
+    let program = ENV.compile(text).map_err(|e| ExpressionError::from(&e))?;
     match program.ty() {
         Type::Bool | Type::Dyn => Ok(program),
-        other => Err(Refusal::invalid(format!(
+        other => Err(ExpressionError::invalid(format!(
             "must evaluate to bool or the unknown type, not {}",
             other.declared()
         ))),

@@ -1,6 +1,6 @@
 //! What `kaji why` says, as JSON, with the caller's credentials: at the path, and in the form, of an API server's explanations.
 
-use crate::{AnswerBody, PATIENCE, Proxy, json_answer, refusal};
+use crate::{AnswerBody, Proxy, RESPONSE_HEAD_TIMEOUT, json_answer, refusal};
 use http::{Response, StatusCode};
 use kaji_explain::{ApiServer, ExplainError, PARAMETERS};
 use kaji_meta::Query;
@@ -21,7 +21,7 @@ impl Proxy {
         };
         let server = ApiServer::new(self.client.clone());
         let answer = kaji_explain::answer(&server, &query, &self.namespace, jiff::Timestamp::now());
-        match tokio::time::timeout(PATIENCE, answer).await {
+        match tokio::time::timeout(RESPONSE_HEAD_TIMEOUT, answer).await {
             Ok(Ok(report)) => match serde_json::to_value(&report) {
                 Ok(value) => json_answer(StatusCode::OK, &value),
                 Err(error) => refusal(StatusCode::INTERNAL_SERVER_ERROR, &error.to_string()),

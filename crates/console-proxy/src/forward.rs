@@ -3,7 +3,7 @@
 //! Invariants: what authenticates the browser here is taken off before a request is sent on, and so is what could change the user that
 //! the kubeconfig names (impersonation, cookies). Only paths of the API are sent on. An answer is passed on as it comes.
 
-use crate::{AnswerBody, LONGEST_BODY, PATIENCE, refusal, session::TOKEN_PROTOCOL};
+use crate::{AnswerBody, LONGEST_BODY, RESPONSE_HEAD_TIMEOUT, refusal, session::TOKEN_PROTOCOL};
 use bytes::Bytes;
 use http::{
     HeaderMap, HeaderName, HeaderValue, Request, Response, StatusCode, Uri, header, request::Parts,
@@ -64,7 +64,7 @@ where
     let Some(request) = outgoing(&parts, body.to_bytes(), ours.is_some()) else {
         return refusal(StatusCode::BAD_REQUEST, "the request is malformed");
     };
-    let answer = match tokio::time::timeout(PATIENCE, client.send(request)).await {
+    let answer = match tokio::time::timeout(RESPONSE_HEAD_TIMEOUT, client.send(request)).await {
         Ok(Ok(answer)) => answer,
         Ok(Err(error)) => {
             return refusal(StatusCode::BAD_GATEWAY, &format!("the API server does not answer: {error}"));

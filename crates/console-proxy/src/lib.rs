@@ -38,7 +38,7 @@ const LONGEST_BODY: usize = 3 << 20;
 /// Explanations at one time.
 const EXPLANATIONS: usize = 4;
 /// How long the beginning of an answer is waited for.
-const PATIENCE: Duration = Duration::from_secs(60);
+const RESPONSE_HEAD_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// The body of an answer.
 pub type AnswerBody = UnsyncBoxBody<Bytes, Box<dyn std::error::Error + Send + Sync>>;

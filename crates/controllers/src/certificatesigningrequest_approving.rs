@@ -15,7 +15,7 @@ use crate::{
     },
 };
 use kaji_runtime::{
-    Client, Error, Informer, Key, Snapshot, Write,
+    Client, Error, Informer, Key, ObjectSnapshot, Write,
     client::Target,
     objects::{CertificateSigningRequest, EndpointSlice, Node, SERVICE_NAME_LABEL, Service},
     queue::Queue,
@@ -51,9 +51,9 @@ const RESERVED: [&str; 3] = ["kubernetes", "localhost", "kubernetes.default"];
 
 /// What certificates of nodes must not overlap.
 struct World {
-    nodes: Snapshot<Node>,
-    services: Snapshot<Service>,
-    slices: Snapshot<EndpointSlice>,
+    nodes: ObjectSnapshot<Node>,
+    services: ObjectSnapshot<Service>,
+    slices: ObjectSnapshot<EndpointSlice>,
 }
 
 impl World {
@@ -259,8 +259,8 @@ mod tests {
         permissions(&csr, &request).iter().map(|p| p.subresource).collect()
     }
 
-    fn snapshot<T: kaji_runtime::Projection>(objects: Value) -> Snapshot<T> {
-        let mut snapshot = Snapshot::default();
+    fn snapshot<T: kaji_runtime::Projection>(objects: Value) -> ObjectSnapshot<T> {
+        let mut snapshot = ObjectSnapshot::default();
         for object in objects.as_array().unwrap() {
             snapshot.insert(Arc::new(serde_json::from_value(object.clone()).unwrap()));
         }

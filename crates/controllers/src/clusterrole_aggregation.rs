@@ -5,8 +5,8 @@
 
 use crate::{Descriptor, Start};
 use kaji_runtime::{
-    Controller, Cx, Informers, Key, Meta, PatchKind, Plan, Projection, Reconciler, Snapshot, Step, View,
-    Write, client::Target, objects::LabelSelector,
+    Controller, Cx, Informers, Key, Meta, ObjectSnapshot, PatchKind, Plan, Projection, Reconciler, Step,
+    View, Write, client::Target, objects::LabelSelector,
 };
 use serde::Deserialize;
 use serde_json::{Value, json};
@@ -65,7 +65,7 @@ fn controller(informers: &Arc<Informers>) -> Controller {
 struct Aggregation;
 
 /// The rules of an aggregated role: selector by selector, role by role in the order of names, each rule once.
-fn aggregated(role: &ClusterRole, rule: &AggregationRule, all: &Snapshot<ClusterRole>) -> Vec<Value> {
+fn aggregated(role: &ClusterRole, rule: &AggregationRule, all: &ObjectSnapshot<ClusterRole>) -> Vec<Value> {
     let mut rules: Vec<Value> = vec![];
     for selector in rule.cluster_role_selectors.as_deref().unwrap_or_default() {
         let mut picked: Vec<&Arc<ClusterRole>> = all

@@ -105,6 +105,9 @@ fn job_name(cron: &CronJob, at: Timestamp) -> String {
     format!("{}-{}", cron.metadata.name, at.as_second().div_euclid(60))
 }
 
+/// A schedule that can be read, but has no times: the 31st of February.
+struct Never;
+
 struct Work<'a> {
     cron: &'a CronJob,
     jobs: Vec<&'a Arc<Job>>,
@@ -210,8 +213,14 @@ impl Work<'_> {
                 return self.tell(true, "UnparseableSchedule", text);
             }
         };
-        if let Some(at) = self.due(&schedule, &zone) {
-            self.start(at, &zone);
+        match self.due(&schedule, &zone) {
+            Ok(Some(at)) => self.start(at, &zone),
+            Ok(None) => {}
+            Err(Never) => {
+                let error = "time difference between two schedules is less than 1 second";
+                let text = format!("invalid schedule: {} : {error}", spec.schedule);
+                return self.tell(true, "InvalidSchedule", text);
+            }
         }
         if let Some(next) = schedule.next(self.now, &zone)
             && let Ok(wait) = Duration::try_from(next.duration_since(self.now))
@@ -221,20 +230,34 @@ impl Work<'_> {
     }
 
     /// The latest time that is due and was not seen to.
-    fn due(&mut self, schedule: &Schedule, zone: &TimeZone) -> Option<Timestamp> {
-        let mut from = self.status.last_schedule_time.or(self.cron.metadata.creation_timestamp)?;
-        if let Some(deadline) = self.cron.spec.starting_deadline_seconds {
-            let earliest = Timestamp::from_second(self.now.as_second().saturating_sub(deadline)).ok()?;
-            from = from.max(earliest);
-        }
-        let first = schedule.next(from, zone)?;
+    fn due(&mut self, schedule: &Schedule, zone: &TimeZone) -> Result<Option<Timestamp>, Never> {
+        let Some(from) = self.earliest() else { return Ok(None) };
+        let first = schedule.next(from, zone).ok_or(Never)?;
         if first > self.now {
-            return None;
+            return Ok(None);
         }
-        let second = schedule.next(first, zone)?;
+        let second = schedule.next(first, zone).ok_or(Never)?;
         if second > self.now {
-            return Some(first);
+            return Ok(Some(first));
         }
+        Ok(self.latest(schedule, zone, (first, second)))
+    }
+
+    /// After which time one may be due.
+    fn earliest(&self) -> Option<Timestamp> {
+        let from = self.status.last_schedule_time.or(self.cron.metadata.creation_timestamp)?;
+        let Some(deadline) = self.cron.spec.starting_deadline_seconds else { return Some(from) };
+        let earliest = Timestamp::from_second(self.now.as_second().saturating_sub(deadline)).ok()?;
+        Some(from.max(earliest))
+    }
+
+    /// The latest of the times that were missed, of which the first two are known.
+    fn latest(
+        &mut self,
+        schedule: &Schedule,
+        zone: &TimeZone,
+        (first, second): (Timestamp, Timestamp),
+    ) -> Option<Timestamp> {
         // Long gaps are skipped by the distance of the first two; a schedule is regular enough for that.
         let distance = (second.as_second() - first.as_second()).max(1);
         let missed = (self.now.as_second() - first.as_second()) / distance + 1;

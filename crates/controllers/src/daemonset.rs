@@ -12,15 +12,15 @@ mod rollout;
 use crate::{
     Descriptor, Start, WorkersFlag,
     shared::{
-        controller_ref::{claim, labels_differ, owner_keys, unchanged},
-        history::{HASH_LABEL, History, Retention, Subject},
+        controller_ref::{claim, labels_differ, owner_keys, quiet, unchanged},
+        history::{self, HASH_LABEL, History, Retention, Subject},
         pods::{delete_pod_step, namespace_terminating, pod_from_template, status_patch},
     },
 };
 use back_off::BackOff;
 use kaji_runtime::{
-    Change, Controller, Cx, EventRecord, Informers, Key, Meta, Plan, Projection, Reconciler, Step, View,
-    Write,
+    Change, Controller, Cx, EventRecord, Informers, Key, Meta, PatchKind, Plan, Projection, Reconciler, Step,
+    View, Write,
     client::Target,
     objects::{ControllerRevision, DaemonSet, DaemonSetStatus, Node, Pod},
 };
@@ -320,7 +320,11 @@ impl Reconciler for DaemonSets {
             }
             History::Settled { current, old } => (current, old),
         };
-        let hash = current.metadata.labels.get(HASH_LABEL).unwrap_or(&current.metadata.name).clone();
+        let hash = hash_of(&current).to_owned();
+        let twins = subject.twins(&old);
+        if !twins.is_empty() {
+            return merge(plan, &twins, &hash, &live);
+        }
         let daemons = Daemons::new(set, hash, owned, view, cx.now);
         let mut plan = write_status(plan, set, &daemons);
         if !cx.failures.iter().any(|f| namespace_terminating(&f.error)) {
@@ -331,6 +335,28 @@ impl Reconciler for DaemonSets {
         let limit = set.spec.revision_history_limit.unwrap_or(10);
         plan.stage(Retention { limit, live: &hashes, label: HASH_LABEL }.of_all(&old))
     }
+}
+
+fn hash_of(revision: &ControllerRevision) -> &str {
+    revision.metadata.labels.get(HASH_LABEL).unwrap_or(&revision.metadata.name)
+}
+
+/// Makes revisions of one template one: pods of the others have that template, and take its hash instead of being replaced.
+fn merge(plan: Plan, twins: &[&Arc<ControllerRevision>], hash: &str, pods: &[Arc<Pod>]) -> Plan {
+    let former: HashSet<&str> = twins.iter().map(|revision| hash_of(revision)).collect();
+    let is_former = |pod: &&Arc<Pod>| {
+        let label = pod.metadata.labels.get(HASH_LABEL).map(String::as_str);
+        label.is_some_and(|label| label != hash && former.contains(label))
+    };
+    let label = |pod: &Arc<Pod>| {
+        quiet(Write::Patch {
+            target: Target::of::<Pod>(&pod.metadata.namespace, &pod.metadata.name),
+            kind: PatchKind::Merge,
+            body: json!({"metadata": {"uid": pod.metadata.uid, "labels": {HASH_LABEL: hash}}}),
+        })
+    };
+    plan.stage(pods.iter().filter(is_former).map(label).collect())
+        .stage(twins.iter().map(|revision| history::delete(revision)).collect())
 }
 
 fn write_status(plan: Plan, set: &DaemonSet, daemons: &Daemons<'_>) -> Plan {

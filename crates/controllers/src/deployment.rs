@@ -121,7 +121,7 @@ fn selects_all(d: &Deployment) -> Plan {
 /// reported. `None` when it is said already, or nothing failed.
 fn creation_failure(
     d: &Deployment,
-    sets: &kaji_runtime::Snapshot<ReplicaSet>,
+    sets: &kaji_runtime::ObjectSnapshot<ReplicaSet>,
     owned: &[Arc<ReplicaSet>],
     cx: &Cx<'_>,
 ) -> Option<Write> {

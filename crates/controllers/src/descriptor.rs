@@ -12,8 +12,8 @@ pub struct Descriptor {
     pub name: &'static str,
     /// The components that it runs: their name is the client's `User-Agent` and the source of their events.
     pub components: &'static [&'static str],
-    /// The service account in `kube-system`, bound to the role `system:controller:NAME` of the default policy; without one
-    /// it acts as the controller manager.
+    /// The service account in `kube-system`, bound to the role `system:controller:NAME` of the default policy
+    /// (`crates/auth/src/authz/policy.txt`); without one it acts as the controller manager.
     pub service_account: Option<&'static str>,
     /// The flag that says how many objects it works on at the same time, for those that have one.
     pub workers: Option<WorkersFlag>,

@@ -22,8 +22,8 @@ use crate::{
 };
 use jiff::SignedDuration;
 use kaji_runtime::{
-    Change, Controller, Cx, EventRecord, Informers, Key, Metric, Moment, PatchKind, Plan, Projection,
-    Reconciler, Snapshot, View, Write,
+    Change, Controller, Cx, EventRecord, Informers, Key, Metric, Moment, ObjectSnapshot, PatchKind, Plan,
+    Projection, Reconciler, View, Write,
     client::Target,
     objects::{DeviceTaintRule, Pod, ResourceClaim, ResourceSlice},
 };
@@ -83,7 +83,7 @@ fn key_of_rule(rule: &DeviceTaintRule) -> Key {
 
 /// The rules that evict users of a claim's devices.
 fn evicting<'a>(
-    rules: &'a Snapshot<DeviceTaintRule>,
+    rules: &'a ObjectSnapshot<DeviceTaintRule>,
     claim: &'a ResourceClaim,
 ) -> impl Iterator<Item = Key> + 'a {
     let concerns = move |rule: &&Arc<DeviceTaintRule>| {

@@ -19,8 +19,8 @@ use crate::shared::endpoints::{
 use crate::{Descriptor, Start, WorkersFlag, shared::pods::namespace_terminating};
 use hints::Preference;
 use kaji_runtime::{
-    Change, Controller, Cx, EventRecord, Informers, Key, Metric, PatchKind, Plan, Projection, Reconciler,
-    Snapshot, Step, View, Write,
+    Change, Controller, Cx, EventRecord, Informers, Key, Metric, ObjectSnapshot, PatchKind, Plan, Projection,
+    Reconciler, Step, View, Write,
     client::Target,
     objects::{Endpoint, EndpointPort, EndpointSlice, Node, Pod, SERVICE_NAME_LABEL, Service},
 };
@@ -201,8 +201,8 @@ impl<'a> Wanted<'a> {
     fn all(
         service: &'a Service,
         family: &str,
-        pods: &'a Snapshot<Pod>,
-        nodes: &'a Snapshot<Node>,
+        pods: &'a ObjectSnapshot<Pod>,
+        nodes: &'a ObjectSnapshot<Node>,
     ) -> Vec<Self> {
         let preference = Preference::of(service);
         pods.in_namespace(&service.metadata.namespace)
@@ -216,7 +216,7 @@ impl<'a> Wanted<'a> {
         pod: &'a Pod,
         service: &Service,
         family: &str,
-        nodes: &'a Snapshot<Node>,
+        nodes: &'a ObjectSnapshot<Node>,
         preference: Preference,
     ) -> Option<Self> {
         let of_family = |ip: &std::net::IpAddr| ip.is_ipv6() == (family == "IPv6");

@@ -4,7 +4,8 @@
 //! Invariants:
 //! - A controller that only reads projections and writes plans is a [`kaji_runtime::Reconciler`]; those with resources that are
 //!   found by discovery (garbage collection, namespace deletion, quota) drive a pure core with their own tasks.
-//! - No controller keeps state that it could not rebuild from the API.
+//! - No controller keeps state that an object depends on and that it could not rebuild from the API: what is lost with the process are
+//!   delays and the times at which something was first seen, which begin anew.
 
 mod bootstrap_signer;
 mod certificatesigningrequest_approving;

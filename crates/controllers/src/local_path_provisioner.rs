@@ -103,7 +103,7 @@ impl Reconciler for Provisioner {
 
 /// Why no volume is made.
 #[derive(Debug)]
-enum Refusal {
+enum ProvisionError {
     /// The scheduler has not chosen a node yet.
     Early,
     /// Another node is needed.
@@ -131,10 +131,10 @@ fn provision(claim: &PersistentVolumeClaim, view: &View) -> Plan {
     };
     let place = match refusal(claim, class).map_or_else(|| place(claim, class, &nodes), Err) {
         Ok(place) => place,
-        Err(Refusal::Early) => return Plan::nothing(),
-        Err(Refusal::Request(reason)) => return failed(&reason).again_after(RETRY),
+        Err(ProvisionError::Early) => return Plan::nothing(),
+        Err(ProvisionError::Request(reason)) => return failed(&reason).again_after(RETRY),
         // The scheduler chooses again.
-        Err(Refusal::Node(reason)) => return failed(&reason).then(forget_node(claim)),
+        Err(ProvisionError::Node(reason)) => return failed(&reason).then(forget_node(claim)),
     };
     let begun = format!("External provisioner is provisioning volume for claim \"{}\"", claim.metadata.key());
     let made = EventRecord::normal(
@@ -153,7 +153,7 @@ fn provision(claim: &PersistentVolumeClaim, view: &View) -> Plan {
 }
 
 /// What a claim or its class asks for and a directory of a node is not.
-fn refusal(claim: &PersistentVolumeClaim, class: &StorageClass) -> Option<Refusal> {
+fn refusal(claim: &PersistentVolumeClaim, class: &StorageClass) -> Option<ProvisionError> {
     let spec = &claim.spec;
     let modes = ["ReadWriteOnce", "ReadWriteOncePod"];
     let reason = if let Some(mode) = spec.access_modes.iter().find(|mode| !modes.contains(&mode.as_str())) {
@@ -174,7 +174,7 @@ fn refusal(claim: &PersistentVolumeClaim, class: &StorageClass) -> Option<Refusa
     } else {
         return None;
     };
-    Some(Refusal::Request(reason))
+    Some(ProvisionError::Request(reason))
 }
 
 /// Where a volume goes.
@@ -187,18 +187,18 @@ struct VolumeLocation {
 fn place(
     claim: &PersistentVolumeClaim,
     class: &StorageClass,
-    nodes: &kaji_runtime::Snapshot<Node>,
-) -> Result<VolumeLocation, Refusal> {
+    nodes: &kaji_runtime::ObjectSnapshot<Node>,
+) -> Result<VolumeLocation, ProvisionError> {
     let Some(selected) = claim.metadata.annotations.get(SELECTED_NODE) else {
         return Err(if class.delays_binding() {
-            Refusal::Early
+            ProvisionError::Early
         } else {
-            Refusal::Request(
+            ProvisionError::Request(
                 "no node was selected: the class needs volumeBindingMode WaitForFirstConsumer".into(),
             )
         });
     };
-    let other = |reason: String| Refusal::Node(reason);
+    let other = |reason: String| ProvisionError::Node(reason);
     let node = nodes.get("", selected).ok_or_else(|| other(format!("node {selected:?} not found")))?;
     let (labels, annotations) = (&node.metadata.labels, &node.metadata.annotations);
     let simulated = labels.contains_key(SIMULATED).then_some(SIMULATED_ROOT);

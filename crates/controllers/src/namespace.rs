@@ -233,7 +233,7 @@ impl Deleter {
         let target = Target::of::<Namespace>("", &key.name);
         let namespace: Value = self.client.get(&target.path()).await?;
         let known: Namespace =
-            serde_json::from_value(namespace.clone()).map_err(|e| Error::Decode(e.to_string()))?;
+            kaji_meta::json::from_value(&namespace).map_err(|e| Error::Decode(e.to_string()))?;
         if !known.metadata.deleting() || known.spec.finalizers.is_empty() {
             return Ok(Next::Done);
         }
@@ -246,7 +246,7 @@ impl Deleter {
         let began = Instant::now();
         let pass = self.pass(&key.name, known.metadata.deletion_timestamp).await?;
         let present = namespace.pointer("/status/conditions").cloned().unwrap_or_default();
-        let present: Vec<Condition> = serde_json::from_value(present).unwrap_or_default();
+        let present: Vec<Condition> = kaji_meta::json::from_value(&present).unwrap_or_default();
         let namespace = match pass.conditions(&present, self.shared.clock.now()) {
             Some(conditions) => self.patch(&status, &namespace, json!({"conditions": conditions})).await?,
             None => namespace,

@@ -20,8 +20,8 @@ use crate::{
 };
 use futures_util::{StreamExt, future::BoxFuture, stream::FuturesUnordered};
 use kaji_runtime::{
-    Client, Controller, Cx, EventRecord, Informers, Key, Metric, Moment, PatchKind, Plan, Projection,
-    Reconciler, Snapshot, Step, View, Write,
+    Client, Controller, Cx, EventRecord, Informers, Key, Metric, Moment, ObjectSnapshot, PatchKind, Plan,
+    Projection, Reconciler, Step, View, Write,
     client::Target,
     objects::{Node, NodeAddress},
 };
@@ -89,7 +89,7 @@ struct Work {
 }
 
 /// Compares routes with the CIDRs of nodes.
-fn work(nodes: &Snapshot<Node>, routes: Vec<Route>, ranges: &NodeRanges) -> Work {
+fn work(nodes: &ObjectSnapshot<Node>, routes: Vec<Route>, ranges: &NodeRanges) -> Work {
     let mut work = Work { ordered: routes.first().is_some_and(|r| r.follows_addresses), ..Work::default() };
     let mut kept: BTreeSet<(String, String)> = BTreeSet::new();
     for node in nodes.iter() {
@@ -149,7 +149,7 @@ struct NodeRoutes {
 }
 
 impl NodeRoutes {
-    async fn look(&self, routes: &dyn Routes, nodes: &Snapshot<Node>) -> Result<Looked, CloudError> {
+    async fn look(&self, routes: &dyn Routes, nodes: &ObjectSnapshot<Node>) -> Result<Looked, CloudError> {
         let cluster = &*self.loops.cluster_name;
         let Work { delete, create, ordered, complete, without } =
             work(nodes, routes.list(cluster).await?, &self.ranges);

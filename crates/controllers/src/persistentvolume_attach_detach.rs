@@ -20,8 +20,8 @@ mod tests;
 use crate::{Descriptor, Start};
 use jiff::Timestamp;
 use kaji_runtime::{
-    Change, Controller, Cx, Informers, Key, Metric, PatchKind, Plan, Reconciler, Snapshot, Step, Target,
-    View, Write,
+    Change, Controller, Cx, Informers, Key, Metric, ObjectSnapshot, PatchKind, Plan, Reconciler, Step,
+    Target, View, Write,
     objects::{
         AttachedVolume, CsiDriver, CsiSource, Node, PersistentVolume, PersistentVolumeClaim, Pod,
         VolumeAttachment, csi_attachment_name, csi_volume_name,
@@ -67,7 +67,7 @@ fn node_key(name: &str) -> Key {
 }
 
 /// The nodes of the pods that use a claim, by namespace and name.
-fn nodes_of(pods: &Snapshot<Pod>, claim: &str) -> Vec<Key> {
+fn nodes_of(pods: &ObjectSnapshot<Pod>, claim: &str) -> Vec<Key> {
     pods.indexed(Pod::CLAIM, claim).map(|pod| node_key(&pod.spec.node_name)).collect()
 }
 
@@ -148,11 +148,11 @@ struct AttachDetach {
 struct NodeAttachments {
     name: String,
     node: Option<Arc<Node>>,
-    pods: Snapshot<Pod>,
-    claims: Snapshot<PersistentVolumeClaim>,
-    volumes: Snapshot<PersistentVolume>,
-    drivers: Snapshot<CsiDriver>,
-    attachments: Snapshot<VolumeAttachment>,
+    pods: ObjectSnapshot<Pod>,
+    claims: ObjectSnapshot<PersistentVolumeClaim>,
+    volumes: ObjectSnapshot<PersistentVolume>,
+    drivers: ObjectSnapshot<CsiDriver>,
+    attachments: ObjectSnapshot<VolumeAttachment>,
 }
 
 /// A volume that is to be attached to the node, and the pods that need it there.

@@ -16,8 +16,8 @@ mod writes;
 
 use crate::{Descriptor, Start};
 use kaji_runtime::{
-    Change, Controller, Cx, Informers, Key, Metric, Moment, Plan, Projection, Reconciler, Snapshot, Target,
-    View,
+    Change, Controller, Cx, Informers, Key, Metric, Moment, ObjectSnapshot, Plan, Projection, Reconciler,
+    Target, View,
     objects::{CLAIM_REF, PersistentVolume, PersistentVolumeClaim, Pod, StorageClass, UNBOUND, VOLUME},
 };
 use metrics::Operations;
@@ -139,10 +139,10 @@ impl Reconciler for Binder {
 
 /// What a decision is made from.
 struct BinderState<'a> {
-    claims: Snapshot<PersistentVolumeClaim>,
-    volumes: Snapshot<PersistentVolume>,
-    classes: Snapshot<StorageClass>,
-    pods: Snapshot<Pod>,
+    claims: ObjectSnapshot<PersistentVolumeClaim>,
+    volumes: ObjectSnapshot<PersistentVolume>,
+    classes: ObjectSnapshot<StorageClass>,
+    pods: ObjectSnapshot<Pod>,
     provisions: bool,
     operations: &'a Operations,
     cx: &'a Cx<'a>,

@@ -11,7 +11,8 @@ use crate::{
     shared::{controller_ref::quiet, pods::disruption_target},
 };
 use kaji_runtime::{
-    Controller, Cx, Informers, Key, Metric, Moment, PatchKind, Plan, Reconciler, Snapshot, Step, View, Write,
+    Controller, Cx, Informers, Key, Metric, Moment, ObjectSnapshot, PatchKind, Plan, Reconciler, Step, View,
+    Write,
     client::Target,
     objects::{Node, Pod},
 };
@@ -81,8 +82,8 @@ impl PodGc {
     /// The nodes that are gone, and how long to wait for the next that may be.
     fn gone(
         &self,
-        pods: &Snapshot<Pod>,
-        nodes: &Snapshot<Node>,
+        pods: &ObjectSnapshot<Pod>,
+        nodes: &ObjectSnapshot<Node>,
         now: jiff::Timestamp,
     ) -> (BTreeSet<String>, Duration) {
         let mut missing = self.missing.lock().unwrap_or_else(PoisonError::into_inner);

@@ -13,8 +13,8 @@ mod release;
 
 use crate::{Descriptor, Start, WorkersFlag};
 use kaji_runtime::{
-    Change, Controller, Cx, EventRecord, Informers, Key, Metric, PatchKind, Plan, Projection, Reconciler,
-    Snapshot, Step, View, Write,
+    Change, Controller, Cx, EventRecord, Informers, Key, Metric, ObjectSnapshot, PatchKind, Plan, Projection,
+    Reconciler, Step, View, Write,
     client::Target,
     objects::{DeviceClaim, Pod, ResourceClaim, ResourceClaimTemplate},
 };
@@ -122,8 +122,8 @@ enum Next {
 
 struct Work<'a> {
     pod: &'a Arc<Pod>,
-    claims: Snapshot<ResourceClaim>,
-    templates: Snapshot<ResourceClaimTemplate>,
+    claims: ObjectSnapshot<ResourceClaim>,
+    templates: ObjectSnapshot<ResourceClaimTemplate>,
 }
 
 impl Work<'_> {

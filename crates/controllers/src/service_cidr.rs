@@ -10,7 +10,8 @@
 use crate::{Descriptor, Start, shared::conditions::seconds};
 use jiff::SignedDuration;
 use kaji_runtime::{
-    Change, Controller, Cx, Informers, Key, PatchKind, Plan, Projection, Reconciler, Snapshot, View, Write,
+    Change, Controller, Cx, Informers, Key, ObjectSnapshot, PatchKind, Plan, Projection, Reconciler, View,
+    Write,
     client::Target,
     objects::{IpAddress, MetaCondition, ServiceCidr},
 };
@@ -52,7 +53,7 @@ fn controller(informers: &Arc<Informers>) -> Controller {
 }
 
 /// The ranges that are being deleted.
-fn waiting(ranges: &Snapshot<ServiceCidr>) -> Vec<Key> {
+fn waiting(ranges: &ObjectSnapshot<ServiceCidr>) -> Vec<Key> {
     ranges.iter().filter(|r| r.metadata.deleting()).map(|r| r.metadata.key()).collect()
 }
 
@@ -95,7 +96,7 @@ fn prefixes(range: &ServiceCidr) -> impl Iterator<Item = Prefix> {
 }
 
 /// Whether another range has what this one has.
-fn covered_by_others(range: &ServiceCidr, all: &Snapshot<ServiceCidr>, wanted: Prefix) -> bool {
+fn covered_by_others(range: &ServiceCidr, all: &ObjectSnapshot<ServiceCidr>, wanted: Prefix) -> bool {
     let others = all.iter().filter(|other| other.metadata.name != range.metadata.name);
     others.flat_map(|other| prefixes(other)).any(|prefix| prefix.covers(wanted))
 }

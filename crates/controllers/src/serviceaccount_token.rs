@@ -20,7 +20,7 @@ use std::{sync::Arc, time::Duration};
 const ACCOUNT: &str = "kubernetes.io/service-account.name";
 const ACCOUNT_UID: &str = "kubernetes.io/service-account.uid";
 /// Seconds that a secret waits for its account to be observed: the two are watched separately.
-const PATIENCE: i64 = 5;
+const ACCOUNT_GRACE_SECONDS: i64 = 5;
 
 const COMPONENT: &str = "serviceaccount-token-controller";
 
@@ -92,7 +92,7 @@ impl Reconciler for TokensController {
             Some(account) => self.fill(secret, held, &account.metadata.uid),
             None => {
                 let made = secret.metadata.creation_timestamp.map_or(0, |t| t.as_second());
-                let wait = made.saturating_add(PATIENCE).saturating_sub(cx.now.as_second());
+                let wait = made.saturating_add(ACCOUNT_GRACE_SECONDS).saturating_sub(cx.now.as_second());
                 if let Ok(wait @ 1..) = u64::try_from(wait) {
                     return Plan::nothing().again_after(Duration::from_secs(wait));
                 }

@@ -22,8 +22,8 @@ use crate::{
 use identity::{claims, identity_labels, ordinal, owners, pod_name, stale};
 use kaji_meta::intstr::IntOrString;
 use kaji_runtime::{
-    Change, Controller, Cx, EventRecord, Informers, Key, Meta, Metric, PatchKind, Plan, Projection,
-    Reconciler, Snapshot, Step, View, Write,
+    Change, Controller, Cx, EventRecord, Informers, Key, Meta, Metric, ObjectSnapshot, PatchKind, Plan,
+    Projection, Reconciler, Step, View, Write,
     client::Target,
     objects::{ControllerRevision, PersistentVolumeClaim, Pod, StatefulSet, Workload},
 };
@@ -160,7 +160,7 @@ enum Next {
 struct Work<'a> {
     set: &'a StatefulSet,
     now: jiff::Timestamp,
-    claims: Snapshot<PersistentVolumeClaim>,
+    claims: ObjectSnapshot<PersistentVolumeClaim>,
     current: Arc<ControllerRevision>,
     update: Arc<ControllerRevision>,
     regarding: Value,
@@ -363,7 +363,7 @@ impl Work<'_> {
         self.stage(vec![Step { write, on_success: Some(good), on_failure: Some(bad) }]);
     }
 
-    /// Gives a pod's claims the owners that the retention policy wants.
+    /// Gives a pod's claims the owners that the retention policy asks for.
     fn retain(&mut self, pod: &Pod) {
         let Some(number) = ordinal(self.set, &pod.metadata) else { return };
         let namespace = &self.set.metadata.namespace;

@@ -40,7 +40,7 @@ const PARALLEL: usize = 8;
 /// Objects listed at once.
 const PAGE: usize = 500;
 /// How long after a migration's creation its resource may begin to exist, seconds.
-const PATIENCE: i64 = 60;
+const RESOURCE_GRACE_SECONDS: i64 = 60;
 /// What a resource must support.
 const VERBS: [&str; 3] = ["update", "patch", "list"];
 
@@ -421,7 +421,10 @@ impl Migrator {
     /// Whether the migration is so young that its resource may still come.
     fn early(&self, migration: &Migration) -> bool {
         let now = self.shared.clock.now().as_second();
-        migration.metadata.creation_timestamp.is_some_and(|t| t.as_second().saturating_add(PATIENCE) > now)
+        migration
+            .metadata
+            .creation_timestamp
+            .is_some_and(|t| t.as_second().saturating_add(RESOURCE_GRACE_SECONDS) > now)
     }
 
     async fn fail(&self, migration: &Migration, message: &str) -> Result<(), Stop> {

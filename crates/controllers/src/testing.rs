@@ -1,7 +1,7 @@
 //! Fixtures for tests: objects in, a plan as text out.
 
 use kaji_meta::random::SeededRandom;
-use kaji_runtime::{Cx, Failure, Moment, Plan, Projection, Sample, Snapshot, View, Write};
+use kaji_runtime::{Cx, Failure, Moment, ObjectSnapshot, Plan, Projection, Sample, View, Write};
 use serde_json::Value;
 use std::fmt::Write as _;
 
@@ -21,8 +21,8 @@ pub fn object<T: Projection>(value: Value) -> T {
 }
 
 /// A snapshot of projected objects.
-pub fn snapshot<T: Projection>(values: impl IntoIterator<Item = Value>) -> Snapshot<T> {
-    Snapshot::of(values.into_iter().map(object::<T>))
+pub fn snapshot<T: Projection>(values: impl IntoIterator<Item = Value>) -> ObjectSnapshot<T> {
+    ObjectSnapshot::of(values.into_iter().map(object::<T>))
 }
 
 /// Calls a reconciler with failures of the last plan.

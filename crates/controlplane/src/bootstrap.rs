@@ -2,10 +2,10 @@
 //! the system priority classes, and those of roles, flow control, aggregation and joining;
 //! the default storage class.
 //!
-//! Invariants: writing them is idempotent; existing objects (after a restart) stay as their owners left them, except the
-//! endpoints of a server that is alone, which have its address. An object is written after the namespace that it is in.
+//! Invariants: writing them is idempotent; existing objects (after a restart) stay as their owners left them, except what
+//! [`KeptObjects`] says. An object is written after the namespace that it is in.
 
-use crate::{default_storage_class, service_endpoints};
+use crate::{default_storage_class, kept_objects::KeptObjects};
 use futures_util::{
     future::{try_join, try_join_all},
     join,
@@ -19,14 +19,7 @@ use kaji_meta::{Features, GroupResource, Status};
 use kaji_resource::Api;
 use kaji_server::{EXPLANATIONS_PATH, cluster_authentication_trust, legacy_token_tracking};
 use serde_json::{Value, json};
-use std::{
-    net::{IpAddr, SocketAddr},
-    sync::Arc,
-    time::Duration,
-};
-
-/// Namespaces that always exist.
-const NAMESPACES: &[&str] = &["default", "kube-system", "kube-public", "kube-node-lease"];
+use std::{sync::Arc, time::Duration};
 
 const PRIORITY_CLASSES: &[(&str, i64, &str)] = &[
     (
@@ -55,12 +48,8 @@ const EXPLANATIONS_READER: &str = "kaji:explanations-reader";
 
 /// What the objects say about the cluster.
 pub struct Facts<'a> {
-    /// `10.96.0.0/12`
-    pub service_cidrs: &'a [String],
-    /// The first address of the primary range, which is the `kubernetes` service's.
-    pub service_ip: IpAddr,
-    /// The address in the endpoints of the `kubernetes` service.
-    pub advertise: SocketAddr,
+    /// Those that are also made again when they are gone.
+    pub kept: &'a KeptObjects,
     /// The URL of the server.
     pub url: &'a str,
     /// The certificate authority of the server, PEM.
@@ -69,8 +58,6 @@ pub struct Facts<'a> {
     pub authentication: &'a ClusterAuthenticationInfo,
     /// The machine's time.
     pub now: Timestamp,
-    /// Whether there may be other servers, which the endpoints name too.
-    pub others: bool,
     /// The feature gates.
     pub features: Features,
     /// Whether the provisioner of the default storage class runs.
@@ -99,9 +86,9 @@ async fn write(engine: &Arc<Engine>, facts: &Facts<'_>) -> Result<(), Status> {
     let api: &dyn Api = &**engine;
     // As many writes as possible run at the same time, since those that wait together share an fsync.
     let namespaced = async {
-        try_join(namespaces(api), service_cidr(api, facts)).await?;
+        try_join(facts.kept.namespaces(api), facts.kept.service_cidr(api)).await?;
         let (service, roles, info, trust, tracking, class) = join!(
-            kubernetes_service(api, facts),
+            facts.kept.kubernetes_service(api),
             default_roles::ensure_namespaced(api),
             cluster_info::ensure(api, facts.url, facts.root_ca),
             cluster_authentication_trust::ensure(api, facts.authentication, facts.now),
@@ -125,18 +112,6 @@ async fn write(engine: &Arc<Engine>, facts: &Facts<'_>) -> Result<(), Status> {
     );
     let readers = metrics.and(history).and(refusals).and(decisions).and(explanations);
     namespaced.and(priorities).and(readers).and(roles).and(flows).and(services).map(drop)
-}
-
-async fn namespaces(api: &dyn Api) -> Result<(), Status> {
-    let resource = GroupResource::new("", "namespaces");
-    let all = NAMESPACES.iter().map(|name| ensure(api, &resource, "", object("v1", "Namespace", name)));
-    try_join_all(all).await.map(drop)
-}
-
-async fn service_cidr(api: &dyn Api, facts: &Facts<'_>) -> Result<(), Status> {
-    let mut range = object("networking.k8s.io/v1", "ServiceCIDR", "kubernetes");
-    range["spec"] = json!({"cidrs": facts.service_cidrs});
-    ensure(api, &GroupResource::new("networking.k8s.io", "servicecidrs"), "", range).await
 }
 
 async fn priority_classes(api: &dyn Api) -> Result<(), Status> {
@@ -214,33 +189,12 @@ async fn storage_class(api: &dyn Api, facts: &Facts<'_>) -> Result<(), Status> {
     if facts.storage_class { default_storage_class::ensure(api).await } else { Ok(()) }
 }
 
-async fn kubernetes_service(api: &dyn Api, facts: &Facts<'_>) -> Result<(), Status> {
-    let labels = json!({"component": "apiserver", "provider": "kubernetes"});
-    let mut service = object("v1", "Service", "kubernetes");
-    service["metadata"]["labels"] = labels;
-    service["spec"] = json!({
-        "type": "ClusterIP",
-        "clusterIP": facts.service_ip.to_string(),
-        "clusterIPs": [facts.service_ip.to_string()],
-        "sessionAffinity": "None",
-        "ports": [{"name": "https", "protocol": "TCP", "port": 443, "targetPort": facts.advertise.port()}],
-    });
-    let services = GroupResource::new("", "services");
-    let endpoints = async {
-        if facts.others {
-            return Ok(());
-        }
-        service_endpoints::write(api, &[facts.advertise.ip()].into(), facts.advertise.port()).await
-    };
-    let (service, endpoints) = join!(ensure(api, &services, "default", service), endpoints);
-    service.and(endpoints).map(drop)
-}
-
-fn object(api_version: &str, kind: &str, name: &str) -> Value {
+pub(crate) fn object(api_version: &str, kind: &str, name: &str) -> Value {
     json!({"apiVersion": api_version, "kind": kind, "metadata": {"name": name}})
 }
 
-async fn ensure(
+/// Creates an object, unless there is one of its name.
+pub(crate) async fn ensure(
     api: &dyn Api,
     resource: &GroupResource,
     namespace: &str,

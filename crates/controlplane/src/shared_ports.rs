@@ -6,6 +6,7 @@
 //!
 //! Source: upstream's `registry/core/service/allocator` and `portallocator/controller/repair.go`.
 
+use crate::rounds::Rounds;
 use base64::{Engine as _, prelude::BASE64_STANDARD};
 use kaji_builtins::SharedPorts;
 use kaji_engine::Engine;
@@ -22,10 +23,7 @@ use std::{
     sync::{Arc, Weak},
     time::Duration,
 };
-use tokio::{
-    sync::watch,
-    time::{MissedTickBehavior, interval},
-};
+use tokio::{sync::watch, time::Instant};
 
 /// How often a write is tried against other servers' writes.
 const ATTEMPTS: usize = 32;
@@ -196,17 +194,10 @@ impl Allocation {
     }
 
     /// Compares the record with the services until `stop` turns true.
-    pub async fn repair(self: Arc<Self>, engine: Weak<Engine>, mut stop: watch::Receiver<bool>) {
-        let mut rounds = interval(REPAIR);
-        rounds.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    pub async fn repair(self: Arc<Self>, engine: Weak<Engine>, stop: watch::Receiver<bool>) {
+        let mut rounds = Rounds::new(Instant::now(), REPAIR, engine, stop);
         let mut leaks = HashMap::new();
-        loop {
-            tokio::select! {
-                biased;
-                _ = stop.wait_for(|stop| *stop) => return,
-                _ = rounds.tick() => {}
-            }
-            let Some(engine) = engine.upgrade() else { return };
+        while let Some(engine) = rounds.next().await {
             if let Err(status) = engine.sync().await {
                 tracing::warn!(error = %status.message, "node ports are not compared with the services");
                 continue;

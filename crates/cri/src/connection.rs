@@ -16,7 +16,7 @@ pub const CALL: Duration = Duration::from_secs(120);
 /// Bytes of a message, upstream's limit.
 const MESSAGE: usize = 16 << 20;
 /// What a runtime that cannot be reached yet is given: it may start at the same time as this program does.
-const PATIENCE: Duration = Duration::from_secs(120);
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(120);
 /// Between two attempts to reach it.
 const PAUSE: Duration = Duration::from_millis(500);
 /// The prefix of errors that upstream's `pkg/kubelet/images` gives reasons of their own.
@@ -111,7 +111,7 @@ impl Connection {
                 Ok(version) => return Ok(version),
                 Err(error) => error,
             };
-            if error.code != Code::Unavailable || began.elapsed() > PATIENCE {
+            if error.code != Code::Unavailable || began.elapsed() > CONNECT_TIMEOUT {
                 return Err(ConnectError::Version { endpoint: endpoint.to_owned(), error });
             }
             if !std::mem::replace(&mut said, true) {

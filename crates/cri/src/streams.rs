@@ -18,7 +18,7 @@ pub const REMOTE_COMMAND: &str = "v4.channel.k8s.io";
 /// Port-forward's only version.
 pub const PORT_FORWARD: &str = "portforward.k8s.io";
 /// How long the streaming server may take to accept a connection.
-const PATIENCE: Duration = Duration::from_secs(30);
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(30);
 /// Bytes of a refusal's text.
 const REFUSAL: usize = 8 << 10;
 const PROTOCOL_HEADER: &str = "x-stream-protocol-version";
@@ -28,7 +28,7 @@ const PROTOCOL_HEADER: &str = "x-stream-protocol-version";
 /// # Errors
 /// A URL that cannot be followed, a server that does not answer or refuses.
 pub async fn connect(url: &str, protocol: &str) -> Result<Connection, RuntimeError> {
-    tokio::time::timeout(PATIENCE, upgrade(url, protocol)).await.unwrap_or_else(|_| {
+    tokio::time::timeout(CONNECT_TIMEOUT, upgrade(url, protocol)).await.unwrap_or_else(|_| {
         Err(RuntimeError::DeadlineExceeded("the container runtime's streaming server does not answer".into()))
     })
 }

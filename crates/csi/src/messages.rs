@@ -24,37 +24,10 @@ pub const UNPUBLISH: &str = "/csi.v1.Node/NodeUnpublishVolume";
 pub const EXPAND: &str = "/csi.v1.Node/NodeExpandVolume";
 /// Of the Node service.
 pub const GET_STATS: &str = "/csi.v1.Node/NodeGetVolumeStats";
-/// Of the Identity service.
-pub const PLUGIN_INFO: &str = "/csi.v1.Identity/GetPluginInfo";
-/// Of the Identity service.
-pub const PROBE: &str = "/csi.v1.Identity/Probe";
 
 /// Requests without fields, and answers.
 #[derive(Clone, Copy, PartialEq, Eq, Message)]
 pub struct Empty {}
-
-#[derive(Clone, PartialEq, Message)]
-pub struct GetPluginInfoResponse {
-    #[prost(string, tag = "1")]
-    pub name: String,
-    #[prost(string, tag = "2")]
-    pub vendor_version: String,
-    #[prost(btree_map = "string, string", tag = "3")]
-    pub manifest: BTreeMap<String, String>,
-}
-
-/// `google.protobuf.BoolValue`
-#[derive(Clone, Copy, PartialEq, Eq, Message)]
-pub struct BoolValue {
-    #[prost(bool, tag = "1")]
-    pub value: bool,
-}
-
-#[derive(Clone, Copy, PartialEq, Eq, Message)]
-pub struct ProbeResponse {
-    #[prost(message, optional, tag = "1")]
-    pub ready: Option<BoolValue>,
-}
 
 #[derive(Clone, Copy, PartialEq, Eq, Message)]
 pub struct BlockVolume {}

@@ -1,5 +1,5 @@
 //! The registration of plug-ins: a plug-in (or a sidecar of its) serves a socket in the kubelet's directory, says there what it is, and
-//! learns whether it was taken. Upstream's `pluginregistration` v1.
+//! gets the answer whether it was taken. Upstream's `pluginregistration` v1.
 
 use kaji_grpc::{CallError, Client};
 use prost::Message;

@@ -43,6 +43,8 @@ pub struct Deps {
     pub metrics: Arc<Metrics>,
     /// The keys that values are bound to, where they are not the keys of requests.
     pub stored_keys: Option<StoredKeys>,
+    /// Keys with values that no rule encrypts. One that was encrypted before is still read, as stale.
+    pub unencrypted: fn(&str) -> bool,
 }
 
 /// The key under which the inner store has a value; `None` for a key that it cannot have.

@@ -191,6 +191,7 @@ pub struct Transformers {
     /// They end with this.
     followers: Mutex<JoinSet<()>>,
     stored_keys: Option<StoredKeys>,
+    unencrypted: fn(&str) -> bool,
 }
 
 impl Deps {
@@ -201,6 +202,7 @@ impl Deps {
             clock: Arc::new(SystemClock),
             metrics: Arc::new(Metrics::default()),
             stored_keys: None,
+            unencrypted: |_| false,
         }
     }
 }
@@ -230,15 +232,17 @@ impl Transformers {
             }
         }
         let (random, metrics) = (deps.random.clone(), deps.metrics.clone());
-        let stored_keys = deps.stored_keys.clone();
-        Ok(Transformers { rules, random, metrics, plugins, followers: Mutex::default(), stored_keys })
+        let (stored_keys, unencrypted) = (deps.stored_keys.clone(), deps.unencrypted);
+        let followers = Mutex::default();
+        Ok(Transformers { rules, random, metrics, plugins, followers, stored_keys, unencrypted })
     }
 
     /// Encrypts nothing, and says so when it meets what was encrypted.
     pub fn none(random: Arc<dyn Random>) -> Self {
         let (rules, metrics) = (Rules::default(), Arc::default());
         let (plugins, followers) = (vec![], Mutex::default());
-        Transformers { rules, random, metrics, plugins, followers, stored_keys: None }
+        let unencrypted = |_: &str| false;
+        Transformers { rules, random, metrics, plugins, followers, stored_keys: None, unencrypted }
     }
 
     /// The transformers of a configuration, after one call of each of its plugins.
@@ -293,7 +297,7 @@ impl Transformers {
     /// # Errors
     /// When the value is too long for the cipher, or a KMS plugin has been away for too long.
     pub fn seal(&self, key: &str, value: &Bytes) -> Result<Option<Bytes>, TransformError> {
-        let Some(methods) = self.rules.of(key) else { return Ok(None) };
+        let Some(methods) = self.rule(key) else { return Ok(None) };
         let started = Instant::now();
         let sealed = methods.seal(&*self.random, self.context(key).as_bytes(), value);
         self.count("to_storage", key, methods.prefix(), started, sealed.as_ref().map(|_| ()));
@@ -302,18 +306,25 @@ impl Transformers {
 
     /// The value of what is stored.
     pub(crate) fn open(&self, key: &str, stored: &Bytes) -> Result<Opened, NotOpened> {
+        let (encrypted, unencrypted) = (stored.starts_with(ENCRYPTED), (self.unencrypted)(key));
         match self.rules.of(key) {
-            Some(methods) => {
+            Some(methods) if encrypted || !unencrypted => {
                 let started = Instant::now();
-                methods.open(self.context(key).as_bytes(), stored, |prefix, outcome| {
+                let opened = methods.open(self.context(key).as_bytes(), stored, |prefix, outcome| {
                     self.count("from_storage", key, prefix, started, outcome);
-                })
+                })?;
+                Ok(Opened { stale: opened.stale || unencrypted, ..opened })
             }
-            None if stored.starts_with(ENCRYPTED) => {
+            None if encrypted => {
                 Err(TransformError::new("identity transformer tried to read encrypted data").into())
             }
-            None => Ok(Opened { value: stored.clone(), stale: false }),
+            _ => Ok(Opened { value: stored.clone(), stale: false }),
         }
+    }
+
+    /// The rule by which values under a key are written.
+    fn rule(&self, key: &str) -> Option<&Methods> {
+        self.rules.of(key).filter(|_| !(self.unencrypted)(key))
     }
 
     /// What a value is bound to: the key that it is stored under.
@@ -344,7 +355,7 @@ impl Transformers {
 
     /// Whether values under this key are written encrypted.
     pub fn encrypts(&self, key: &str) -> bool {
-        let first = self.rules.of(key).and_then(|methods| methods.0.first());
+        let first = self.rule(key).and_then(|methods| methods.0.first());
         first.is_some_and(|method| !matches!(**method, Method::Identity))
     }
 
@@ -471,6 +482,17 @@ mod tests {
         // Without identity, what was never encrypted is not readable either.
         expect!["no matching prefix found"]
             .assert_eq(&opened(&secrets(&[&keyed("aesgcm", &[("k1", 1)])]), &Bytes::from_static(b"{clear}")));
+    }
+
+    #[test]
+    fn keys_that_are_never_encrypted_are_read_if_they_were() {
+        let resources = format!("- {{resources: ['*.*'], providers: [{}]}}", keyed("aesgcm", &[("k1", 1)]));
+        let before = transformers(&resources).unwrap();
+        let now = Transformers { unencrypted: |key| key == KEY, ..transformers(&resources).unwrap() };
+        assert!(now.encrypts("/registry/core/secrets/ns/b") && !now.encrypts(KEY));
+        assert_eq!(sealed(&now), "{clear}");
+        assert_eq!(opened(&now, &sealed(&now)), "{clear}");
+        assert_eq!(opened(&now, &sealed(&before)), "{clear} stale");
     }
 
     fn plugin(version: &str, endpoint: &str) -> String {

@@ -181,7 +181,7 @@ pub trait Admission: Send + Sync + 'static {
     }
 }
 
-/// Learns how long the plugins of a phase took together.
+/// Observes how long the plugins of a phase took together.
 pub trait AdmissionSteps: Send + Sync + 'static {
     /// The mutating phase of a request's write has ended, or the validating one.
     fn ended(&self, validating: bool, operation: Operation, rejected: bool, took: Duration);

@@ -12,10 +12,11 @@ use crate::{
     },
     registry::Resource,
     request::ApiRequest,
+    verbs,
 };
 use kaji_meta::{GroupResource, GroupVersion, GroupVersionKind, Status, labels::Selector, object};
 use kaji_resource::{
-    BoxFuture, Change, DeleteOptions, FieldManagement, ObjectReader, ObjectVersion, ObjectWriter,
+    BoxFuture, Change, Conversion, DeleteOptions, FieldManagement, ObjectReader, ObjectVersion, ObjectWriter,
     ResourceDef, TypeRegistry, UpdateOptions,
 };
 use serde_json::Value;
@@ -30,6 +31,27 @@ const FEW: usize = 64;
 impl Engine {
     fn resource(&self, gr: &GroupResource) -> Option<Arc<Resource>> {
         self.registry().by_group_resource(gr).cloned()
+    }
+
+    /// An object in another version. `keep_unknown`: of custom resources that no webhook converts `apiVersion` alone changes.
+    async fn convert(
+        &self,
+        mut object: Value,
+        to: &GroupVersionKind,
+        keep_unknown: bool,
+    ) -> Result<Value, Status> {
+        let registry = self.registry();
+        let (from, to_resource) = conversion::between(&registry, &object, to)?;
+        let api_version = to_resource.api_version(&to.version);
+        match from.def.conversion {
+            Conversion::Webhook(_) => return conversion::convert_to(from, object, &api_version).await,
+            Conversion::Direct if keep_unknown => object::set_at(&mut object, &["apiVersion"], api_version),
+            Conversion::Direct | Conversion::Hub => {
+                conversion::convert_in(from, &mut object)?;
+                conversion::convert_out(to_resource, &mut object, &to.version)?;
+            }
+        }
+        Ok(object)
     }
 
     /// An object as a value, which other readers may share.
@@ -175,6 +197,10 @@ impl ObjectReader for Engine {
         self.registry.load().by_group_resource(resource).map_or(0, |res| res.cache.changed())
     }
 
+    fn readable(&self, resource: &GroupResource) -> Result<(), Status> {
+        self.resource(resource).map_or(Ok(()), |res| res.readable())
+    }
+
     fn sync<'a>(&'a self) -> BoxFuture<'a, Result<(), Status>> {
         Box::pin(self.wait_consistent())
     }
@@ -201,26 +227,18 @@ impl TypeRegistry for Engine {
 
     fn converted<'a>(
         &'a self,
-        mut object: Value,
+        object: Value,
         to: &'a GroupVersionKind,
     ) -> BoxFuture<'a, Result<Value, Status>> {
-        Box::pin(async move {
-            let registry = self.registry();
-            let unknown = || Status::internal(format!("unable to convert to {to}: unknown kind"));
-            let from = GroupVersion::parse(object::api_version(&object)).map_err(|_| unknown())?;
-            let from =
-                registry.by_kind(&from.group, &from.version, object::kind(&object)).ok_or_else(unknown)?;
-            let to_resource = registry.by_kind(&to.group, &to.version, &to.kind).ok_or_else(unknown)?;
-            if !Arc::ptr_eq(&from.cache, &to_resource.cache) {
-                return Err(unknown());
-            }
-            if from.def.conversion.webhook().is_some() {
-                return conversion::convert_to(from, object, &to_resource.api_version(&to.version)).await;
-            }
-            conversion::convert_in(from, &mut object)?;
-            conversion::convert_out(to_resource, &mut object, &to.version)?;
-            Ok(object)
-        })
+        Box::pin(self.convert(object, to, false))
+    }
+
+    fn versioned<'a>(
+        &'a self,
+        object: Value,
+        to: &'a GroupVersionKind,
+    ) -> BoxFuture<'a, Result<Value, Status>> {
+        Box::pin(self.convert(object, to, true))
     }
 
     fn received(&self, mut object: Value, kind: &GroupVersionKind, strict: bool) -> Result<Value, String> {
@@ -237,11 +255,21 @@ impl TypeRegistry for Engine {
             // Bodies of subresources.
             None => kaji_schema::types::for_gvk(&kind.group, &kind.version, &kind.kind),
         };
-        let Some(schema) = schema else { return Err(format!("no kind {kind} is known")) };
-        let want =
-            ExpectedKind { group: &kind.group, version: &kind.version, kind: &kind.kind, schema: &schema };
-        let unknown = decode::conform(&want, &mut object)?;
-        if strict && !decode::is_custom(&schema) && !unknown.is_empty() {
+        let unknown = match &schema {
+            Some(schema) => {
+                let (group, version, kind) = (&*kind.group, &*kind.version, &*kind.kind);
+                let want = ExpectedKind { group, version, kind, schema };
+                if decode::is_custom(schema) {
+                    decode::conform_metadata(&want, &mut object)?;
+                    vec![]
+                } else {
+                    decode::conform(&want, &mut object)?
+                }
+            }
+            None => verbs::connect::conform(kind, &mut object)
+                .unwrap_or_else(|| Err(format!("no kind {kind} is known")))?,
+        };
+        if strict && !unknown.is_empty() {
             let quoted = |path: &String| format!("unknown field {}", kaji_meta::text::quote(path));
             let list: Vec<String> = unknown.iter().map(quoted).collect();
             return Err(format!("strict decoding error: {}", list.join(", ")));
@@ -250,6 +278,19 @@ impl TypeRegistry for Engine {
             pipeline::default(res, version, &mut object).map_err(|e| e.to_string())?;
         }
         Ok(object)
+    }
+
+    fn prune(&self, object: &mut Value) {
+        let Ok(GroupVersion { group, version }) = GroupVersion::parse(object::api_version(object)) else {
+            return;
+        };
+        let registry = self.registry();
+        let res = registry.by_kind(&group, &version, object::kind(object));
+        if let Some(version) = res.and_then(|res| res.def.version(&version))
+            && decode::is_custom(&version.schema)
+        {
+            kaji_schema::prune::prune_custom(version.schema.get(), object);
+        }
     }
 }
 

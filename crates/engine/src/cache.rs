@@ -47,7 +47,7 @@ use std::{
     collections::{HashMap, VecDeque},
     sync::{
         Arc, Mutex, MutexGuard, PoisonError,
-        atomic::{AtomicU64, AtomicUsize, Ordering},
+        atomic::{AtomicUsize, Ordering},
     },
     task::Waker,
 };
@@ -74,7 +74,7 @@ pub(crate) struct Limits {
 
 /// All objects of a resource at one revision.
 #[derive(Clone, Debug)]
-pub struct Snapshot {
+pub struct CacheSnapshot {
     /// The revision. Nothing of this resource changed between `changed` and here.
     pub revision: Revision,
     /// The revision of the last change.
@@ -105,7 +105,6 @@ pub struct Cache {
     progress: Arc<Progress>,
     rounds: Rounds,
     watchers: AtomicUsize,
-    sent: AtomicU64,
 }
 
 struct Inner {
@@ -122,7 +121,7 @@ struct Inner {
     /// What objects of one template are kept as differences to.
     bases: Bases,
     index: Index,
-    kept: VecDeque<(Snapshot, Timestamp)>,
+    kept: VecDeque<(CacheSnapshot, Timestamp)>,
     /// Moves when the watches of before are not to go on.
     epoch: u64,
 }
@@ -161,7 +160,6 @@ impl Cache {
             progress,
             rounds: Rounds::default(),
             watchers: AtomicUsize::new(0),
-            sent: AtomicU64::new(0),
         }
     }
 
@@ -194,26 +192,12 @@ impl Cache {
         self.watchers.load(Ordering::Relaxed)
     }
 
-    /// How many events were sent to watchers since the start.
-    pub fn events_sent(&self) -> u64 {
-        self.sent.load(Ordering::Relaxed)
-    }
-
-    pub(crate) fn count_sent(&self, events: usize) {
-        self.sent.fetch_add(events as u64, Ordering::Relaxed);
-    }
-
-    /// How many events the window holds.
-    pub fn window_len(&self) -> usize {
-        self.lock().window.len()
-    }
-
     /// All objects at one revision.
-    pub fn snapshot(&self) -> Snapshot {
+    pub fn snapshot(&self) -> CacheSnapshot {
         // In this order: the state then has everything up to `applied`, and nothing after it but what `changed` says.
         let applied = self.progress.applied();
         let state = self.state.load();
-        Snapshot {
+        CacheSnapshot {
             revision: applied.max(state.changed),
             changed: state.changed,
             objects: state.objects.clone(),
@@ -222,19 +206,19 @@ impl Cache {
     }
 
     /// The state at exactly a revision, if that is the present one or one that was kept.
-    pub(crate) fn snapshot_at(&self, revision: Revision) -> Option<Snapshot> {
-        let covers = |s: &Snapshot| s.changed <= revision && revision <= s.revision;
+    pub(crate) fn snapshot_at(&self, revision: Revision) -> Option<CacheSnapshot> {
+        let covers = |s: &CacheSnapshot| s.changed <= revision && revision <= s.revision;
         let now = self.snapshot();
         let found = if covers(&now) {
             now
         } else {
             self.lock().kept.iter().map(|(s, _)| s).find(|s| covers(s))?.clone()
         };
-        Some(Snapshot { revision, ..found })
+        Some(CacheSnapshot { revision, ..found })
     }
 
     /// Keeps a snapshot for lists that continue at its revision. The oldest makes room.
-    pub(crate) fn keep(&self, snapshot: &Snapshot, now: Timestamp, compacted: Revision) {
+    pub(crate) fn keep(&self, snapshot: &CacheSnapshot, now: Timestamp, compacted: Revision) {
         let mut inner = self.lock();
         if snapshot.reading != self.state.load().reading {
             return;
@@ -296,12 +280,9 @@ impl Cache {
         normal: Option<&Normal>,
         kv: &KeyValue,
         change: Change,
-    ) -> Option<Arc<Entry>> {
+    ) -> Result<Arc<Entry>, StoreError> {
         let made = self.encoded(fields, normal, kv, change);
-        // What cannot be read is left out rather than making the whole resource unreadable.
-        made.inspect_err(|error| tracing::error!(key = &*kv.key, %error, "a stored object is not valid JSON"))
-            .ok()
-            .map(Arc::new)
+        made.map(Arc::new).map_err(|error| StoreError::undecodable(&kv.key, &error))
     }
 
     /// A stored value as an entry, for reading history.
@@ -328,19 +309,23 @@ impl Cache {
 
     /// Applies events of the store, in order. Those already known are skipped. Watchers may have to be woken later: the
     /// answer is when [`Cache::begin_round`] is due.
-    pub(crate) fn apply(&self, events: Vec<StoreEvent>) -> Option<Instant> {
+    ///
+    /// # Errors
+    /// One of the objects cannot be decoded: [`Cache::lose_change`] is to follow.
+    pub(crate) fn apply(&self, events: Vec<StoreEvent>) -> Result<Option<Instant>, StoreError> {
         let mut inner = self.lock();
         if let Some(waiting) = &mut inner.loading {
             waiting.push(Fed::Events(events));
-            return None;
+            return Ok(None);
         }
         if self.unreadable.load().is_some() {
-            return None;
+            return Ok(None);
         }
         let mut wake = vec![];
-        self.apply_locked(&mut inner, &events, 0, &mut wake);
+        let applied = self.apply_locked(&mut inner, &events, 0, &mut wake);
         drop(inner);
-        self.rounds.wake(wake, Instant::now())
+        let due = self.rounds.wake(wake, Instant::now());
+        applied.map(|()| due)
     }
 
     /// Tells those that were not woken yet.
@@ -348,14 +333,15 @@ impl Cache {
         self.rounds.begin(Instant::now());
     }
 
-    /// Applies events, after which the objects are those of revision `reached`, if that is later than the last event.
+    /// Applies events, after which the objects are those of revision `reached`, if that is later than the last event. Those before
+    /// one that cannot be decoded are applied, the others are not.
     fn apply_locked(
         &self,
         inner: &mut Inner,
         events: &[StoreEvent],
         reached: Revision,
         wake: &mut Vec<Waker>,
-    ) {
+    ) -> Result<(), StoreError> {
         let mut state = State::clone(&self.state.load());
         let known = state.changed;
         let Inner { window, bases, .. } = &mut *inner;
@@ -366,24 +352,36 @@ impl Cache {
             state.objects.insert(compact.key.clone(), compact.clone());
             Some(compact)
         });
-        let mut made = Vec::with_capacity(events.len());
+        let (mut made, mut outcome) = (Vec::with_capacity(events.len()), Ok(()));
         for event in events.iter().filter(|e| e.kv.mod_revision > known) {
             state.changed = event.kv.mod_revision;
             if let Some(meanwhile) = inner.shaping.as_mut().filter(|_| event.kind == EventKind::Put) {
                 meanwhile.insert(event.kv.key.clone(), event.kv.clone());
             }
-            made.extend(self.change(inner, &mut state.objects, event).map(Arc::new));
+            match self.change(inner, &mut state.objects, event) {
+                Ok(change) => made.extend(change.map(Arc::new)),
+                Err(error) => {
+                    outcome = Err(error);
+                    break;
+                }
+            }
         }
         state.changed = state.changed.max(reached);
-        // Visible to readers before any watcher hears of it.
+        // Visible to readers before any watcher gets it.
         self.state.store(Arc::new(state));
         for event in made {
             self.announce(inner, event, wake);
         }
+        outcome
     }
 
-    fn change(&self, inner: &Inner, objects: &mut Objects, event: &StoreEvent) -> Option<Event> {
-        match event.kind {
+    fn change(
+        &self,
+        inner: &Inner,
+        objects: &mut Objects,
+        event: &StoreEvent,
+    ) -> Result<Option<Event>, StoreError> {
+        Ok(match event.kind {
             EventKind::Put => {
                 let known = objects.contains_key(&*event.kv.key);
                 let change = if known { Change::Modified } else { Change::Added };
@@ -392,12 +390,11 @@ impl Cache {
                 let previous = objects.insert(entry.key.clone(), entry.clone());
                 Some(Event::new(change, entry, previous))
             }
-            EventKind::Delete => {
-                let previous = objects.remove(&*event.kv.key)?;
+            EventKind::Delete => objects.remove(&*event.kv.key).and_then(|previous| {
                 let last = previous.deleted(&self.prefix, event.kv.mod_revision, &inner.fields).ok()?;
                 Some(Event::new(Change::Deleted, Arc::new(last), Some(previous)))
-            }
-        }
+            }),
+        })
     }
 
     fn announce(&self, inner: &mut Inner, event: Arc<Event>, wake: &mut Vec<Waker>) {

@@ -9,7 +9,7 @@ mod selection;
 mod webhook;
 
 pub(crate) use events::{Batch, EventStage};
-pub(crate) use in_process::{convert_in, convert_out, convert_to, stored_value};
+pub(crate) use in_process::{between, convert_in, convert_out, convert_to, stored_value};
 pub(crate) use selection::{Page, Selection};
 
 use crate::{cache::Entry, registry::Resource};

@@ -18,7 +18,12 @@ use kaji_meta::{
     gvk::split_api_version,
     object, text,
 };
-use kaji_schema::{SchemaRef, decode::check_types, prune::prune, types};
+use kaji_schema::{
+    SchemaRef,
+    decode::check_types,
+    prune::{object_meta, prune},
+    types,
+};
 use serde::de::IgnoredAny;
 use serde_json::{Map, Value};
 
@@ -274,11 +279,25 @@ pub(crate) fn apply_directive(
 /// Go's text for the first value of a wrong type.
 pub(crate) fn conform(want: &ExpectedKind<'_>, value: &mut Value) -> Result<Vec<String>, String> {
     let unknown = conform_types(want, value)?;
+    finish_metadata(want, value);
+    Ok(unknown)
+}
+
+/// [`conform`] of the outcome of a strategic merge patch or of an apply, of a built-in kind.
+///
+/// # Errors
+/// Go's text for the first value of a wrong type.
+pub(crate) fn restore(want: &ExpectedKind<'_>, value: &mut Value) -> Result<Vec<String>, String> {
+    let unknown = kaji_schema::decode::restore(want.schema.get(), value)?;
+    finish_metadata(want, value);
+    Ok(unknown)
+}
+
+fn finish_metadata(want: &ExpectedKind<'_>, value: &mut Value) {
     if let Some(Value::Object(meta)) = value.get_mut("metadata") {
         prune_empty_metadata(meta);
         keep_reset(meta, want.custom());
     }
-    Ok(unknown)
 }
 
 /// An empty list of managed fields asks for their reset. It is spelled as the list of one empty entry, which asks for the
@@ -302,22 +321,39 @@ fn conform_types(want: &ExpectedKind<'_>, value: &mut Value) -> Result<Vec<Strin
     // A custom resource's metadata is that of any object, whatever its schema says about it.
     let metadata = value.as_object_mut().and_then(|m| m.remove("metadata"));
     let mut unknown = prune(want.schema.get(), value, true);
-    if let Some(mut metadata) = metadata {
-        if !metadata.is_null()
-            && let Some(schema) = types::lookup("io.k8s.apimachinery.pkg.apis.meta.v1.ObjectMeta")
-        {
-            let found =
-                prune(schema.get(), &mut metadata, false).into_iter().map(|p| format!("metadata.{p}"));
-            unknown.splice(..0, found);
-            check_types(schema.get(), &mut metadata)?;
-        }
-        if let Value::Object(map) = value
-            && metadata.is_object()
-        {
-            map.insert("metadata".into(), metadata);
-        }
+    let Some(metadata) = metadata else { return Ok(unknown) };
+    let (found, checked) = put_metadata(value, metadata);
+    unknown.splice(..0, found);
+    checked.map(|()| unknown)
+}
+
+/// Gives an object metadata of which unknown fields are dropped and types are checked; also where it is refused, since the object
+/// is shown then. Returns the unknown fields' paths, too.
+fn put_metadata(object: &mut Value, mut metadata: Value) -> (Vec<String>, Result<(), String>) {
+    let (mut unknown, mut checked) = (vec![], Ok(()));
+    if !metadata.is_null() {
+        let schema = object_meta();
+        unknown = prune(schema, &mut metadata, false).into_iter().map(|p| format!("metadata.{p}")).collect();
+        checked = check_types(schema, &mut metadata);
     }
-    Ok(unknown)
+    if let Value::Object(map) = object
+        && metadata.is_object()
+    {
+        map.insert("metadata".into(), metadata);
+    }
+    (unknown, checked)
+}
+
+/// [`conform`] of the metadata of a custom resource alone.
+///
+/// # Errors
+/// Go's text for the first value of a wrong type.
+pub(crate) fn conform_metadata(want: &ExpectedKind<'_>, value: &mut Value) -> Result<(), String> {
+    if let Some(metadata) = value.as_object_mut().and_then(|m| m.remove("metadata")) {
+        put_metadata(value, metadata).1?;
+    }
+    finish_metadata(want, value);
+    Ok(())
 }
 
 /// `apiVersion` and `kind` of a document, `""` where absent.

@@ -5,14 +5,8 @@
 //! Both are boxed: the future of an `async fn` would be compiled, with all verbs, in each crate that awaits it.
 
 use crate::{
-    attribution,
-    audit::AuditContext,
-    decode, encode,
-    engine::{Engine, store_status},
-    registry::Resource,
-    request::ApiRequest,
-    response::ApiResponse,
-    verbs,
+    attribution, audit::AuditContext, decode, encode, engine::Engine, registry::Resource,
+    request::ApiRequest, response::ApiResponse, verbs,
 };
 use kaji_meta::{GroupResource, Status, validation::path_segment_name};
 use kaji_resource::{BoxFuture, SubresourceKind, Verb};
@@ -54,7 +48,6 @@ impl Engine {
             };
             match req.accept.settle(has_protobuf(&res, &req)) {
                 Some(accept) => req.accept = accept,
-                None if req.verb == Verb::Watch => return verbs::watch::not_acceptable().into(),
                 None => return encode::no_such_form().into(),
             }
             let deprecation = res.def.version(&req.version).and_then(|v| v.deprecation.clone());
@@ -132,10 +125,8 @@ async fn serve(engine: &Arc<Engine>, res: &Arc<Resource>, req: &ApiRequest) -> R
             return Err(Status::bad_request(format!("Name parameter invalid: {name}: {why}")));
         }
     }
-    if def.stored
-        && let Some(error) = res.cache.unreadable()
-    {
-        return Err(store_status(&error));
+    if def.stored {
+        res.readable()?;
     }
     match sub.map(|s| &s.kind) {
         None if !def.stored => Box::pin(verbs::call::call(engine, res, req)).await,

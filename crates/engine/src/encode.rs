@@ -6,14 +6,12 @@
 
 mod computed;
 mod list;
-mod pretty;
 pub(crate) mod protobuf;
 mod table;
 mod view;
 
 pub(crate) use computed::{read_response, scale_response};
 pub(crate) use list::list;
-pub use pretty::indent;
 pub(crate) use table::Include;
 pub(crate) use view::{View, error_event, no_such_form};
 
@@ -26,12 +24,15 @@ use crate::{
     storage,
 };
 use bytes::Bytes;
-use kaji_meta::{Status, object};
+use kaji_meta::{Status, json, object};
 use kaji_schema::yaml;
 use serde_json::Value;
 
 /// The content type of answers in pieces of one object or event each; only requests with [`Accept::separate`] get it.
 pub const SEPARATE_OBJECTS: &str = "application/json;pieces=objects";
+
+/// Spaces a level of JSON that is indented for people.
+pub const PRETTY: usize = 2;
 
 /// The answer with one object, given in its storage version (for review kinds: as it is).
 ///
@@ -118,9 +119,9 @@ pub(crate) fn ended(body: Body) -> Body {
 /// The body with every value on a separate line. A streamed body stays streamed.
 fn indented(body: Body) -> Body {
     let Body::Lazy(pieces) = body else {
-        return Body::Full(pretty::indent(&body.into_bytes().unwrap_or_default()).into());
+        return Body::Full(json::indent(&body.into_bytes().unwrap_or_default(), PRETTY).into());
     };
-    let mut indenter = pretty::Indenter::default();
+    let mut indenter = json::Indenter::new(PRETTY);
     Body::Lazy(Box::new(pieces.map(move |piece| {
         let mut out = Vec::with_capacity(piece.len() * 3 / 2);
         indenter.push(&piece, &mut out);

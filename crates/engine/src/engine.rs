@@ -12,11 +12,12 @@ use crate::{
     leases::Leases,
     registry::{Registry, Resource, prefix_of},
     storage,
+    store_error::store_status,
 };
 use arc_swap::ArcSwap;
 use futures_util::{StreamExt, TryStreamExt, stream};
 use kaji_meta::{Clock, Features, GroupResource, Random, SystemClock, SystemRandom};
-use kaji_resource::ResourceDef;
+use kaji_resource::{ObjectReader, ResourceDef};
 use kaji_store::{Revision, Store, StoreError};
 use std::{
     sync::{
@@ -172,15 +173,19 @@ impl Engine {
             return Err(EngineError::Closed);
         }
         let mut fresh = Fresh { feed: &self.feed, caches: vec![] };
-        let mut shapings = vec![];
-        let mut resources = vec![];
+        let (mut shapings, mut resources, mut required) = (vec![], vec![], vec![]);
         for def in &defs {
             let resource = self.prepare(def, &defs, &mut fresh.caches)?;
+            if def.required_to_start || !self.has_other_writers() {
+                required.push(resource.cache.clone());
+            }
             if def.shares_storage_of.is_none() {
                 let (cache, normal) = (&resource.cache, normal_of(&resource.def));
                 if !def.stored || fresh.caches.iter().any(|c| Arc::ptr_eq(c, cache)) {
-                    // Written through another version, an object has not the defaults of the stored one.
-                    let later_writes = def.conversion.direct() && def.versions.len() > 1;
+                    // Written through another version, an object has not the defaults of the stored one; what other programs write
+                    // to the store may have any shape.
+                    let others = self.has_other_writers();
+                    let later_writes = others || def.conversion.direct() && def.versions.len() > 1;
                     cache.set_normal(normal, later_writes);
                 } else {
                     shapings.push(Shaping::new(cache.clone(), normal));
@@ -189,7 +194,10 @@ impl Engine {
             resources.push(Arc::new(resource));
         }
         // Owned arguments: a future that borrows through the closure could not be spawned.
-        let loads = fresh.caches.clone().into_iter().map(|cache: Arc<Cache>| self.feed.load(cache));
+        let loads = fresh.caches.clone().into_iter().map(|cache: Arc<Cache>| {
+            let required = required.iter().any(|c| Arc::ptr_eq(c, &cache));
+            self.feed.load(cache, required)
+        });
         stream::iter(loads).buffer_unordered(LOADS).try_collect::<Vec<()>>().await?;
         for shaping in &mut shapings {
             self.feed.shape(shaping).await?;
@@ -229,8 +237,9 @@ impl Engine {
             queue: self.options.watch_queue,
         };
         let def = Arc::new(def.clone());
-        let stored_as =
-            |d: &ResourceDef| (storage::api_version(&d.group, &d.storage_version().name), d.kind.clone());
+        let stored_as = |d: &ResourceDef| {
+            (kaji_meta::gvk::api_version(&d.group, &d.storage_version().name), d.kind.clone())
+        };
         if !def.stored {
             let cache = Cache::new(prefix_of(&gr).into(), limits, self.progress.clone());
             def.versions.iter().for_each(|v| cache.add_fields(&v.selectable));
@@ -284,7 +293,7 @@ impl Engine {
         self.registry.load_full()
     }
 
-    /// Replaces the admission plugins, and what learns how long they take.
+    /// Replaces the admission plugins, and the observer of their durations.
     pub fn set_admission(&self, plugins: Vec<Arc<dyn Admission>>, steps: Arc<dyn AdmissionSteps>) {
         self.admission.store(Arc::new(Chain::new(plugins).with_steps(steps)));
     }
@@ -405,18 +414,6 @@ fn normal_of(def: &Arc<ResourceDef>) -> Option<Normal> {
         hooks.normalizer()?.normalize(&mut object);
         (object != before).then(|| storage::encode(&object).to_vec())
     }))
-}
-
-/// A store's failure as the answer to a request.
-pub(crate) fn store_status(error: &StoreError) -> kaji_meta::Status {
-    use kaji_meta::{Reason, Status};
-    match error {
-        StoreError::Unavailable(_) | StoreError::Closed => Status::service_unavailable(error.to_string()),
-        // As upstream, which passes the failure of its client on.
-        StoreError::Uncertain(_) => Status::new(500, Reason::Unknown, error.to_string()),
-        StoreError::TooLarge { .. } => Status::request_entity_too_large(error.to_string()),
-        _ => Status::internal(error.to_string()),
-    }
 }
 
 #[cfg(test)]

@@ -3,7 +3,7 @@
 //! The modules, from the bottom up; each uses only modules above it in this list (a test checks that):
 //!
 //! 1. `audit`, `deadline`, `webhook_time`, `trace`: what a request carries, and its spans
-//! 2. `storage`, `response`: stored and sent bytes
+//! 2. `storage`, `response`, `store_error`: stored and sent bytes, failures of the store
 //! 3. `request`, `attribution`: one API request, and which revisions it has made
 //! 4. `cache`: the watch cache of one resource
 //! 5. `registry`: the resources that are served
@@ -20,7 +20,7 @@
 //!
 //! Invariants:
 //! - Reads never touch the store unless history older than the cache's window is requested.
-//! - An object is encoded once, when its event arrives; GET, LIST and WATCH share those bytes.
+//! - An object is encoded when its event arrives; GET, LIST and WATCH share those bytes while they are kept (`cache/entry.rs`).
 //! - A list and its revision are read atomically; a watch that begins there misses nothing and repeats nothing.
 //! - Every resource, built-in or custom, takes the same path.
 
@@ -45,6 +45,7 @@ mod registry;
 mod request;
 mod response;
 pub mod storage;
+mod store_error;
 #[cfg(test)]
 mod tests;
 mod trace;

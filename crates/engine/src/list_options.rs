@@ -2,7 +2,7 @@
 //!
 //! Defaults, checks and texts are those of apimachinery's `meta/internalversion`.
 
-use crate::{cache::Filter, registry::Resource, request::ApiRequest};
+use crate::{cache::Filter, continue_token::Continue, registry::Resource, request::ApiRequest};
 use kaji_meta::{
     GroupKind, Reason, Status, field,
     field::Path,
@@ -69,6 +69,8 @@ impl ListOptions {
             options.rv = parse_rv(raw.rv)
                 .map_err(|e| Status::bad_request(format!("invalid resource version: {e}")))?;
         } else if !matches!(raw.rv, "" | "0") {
+            // A token that cannot be read is reported first.
+            Continue::decode(raw.continue_token)?;
             return Err(Status::bad_request(
                 "specifying resource version is not allowed when using continue",
             ));
@@ -241,7 +243,8 @@ pub(crate) fn filter(res: &Resource, req: &ApiRequest, options: &ListOptions) ->
     let custom = version.is_some_and(|v| matches!(v.columns, ColumnSource::Paths(_)));
     if let Some(selector) = &options.fields {
         let known = version.map_or(&[][..], |v| &v.selectable);
-        let has_namespace = !custom || res.def.namespaced();
+        // A built-in kind that names its fields names all of them.
+        let has_namespace = res.def.namespaced() || !custom && known.is_empty();
         filter = filter.with_fields(selector, &res.cache.fields(), known, has_namespace).map_err(|name| {
             let quoted = kaji_meta::text::quote(&name);
             Status::bad_request(if custom || !known.is_empty() {
@@ -292,6 +295,8 @@ mod tests {
             "resourceVersion=5&resourceVersionMatch=Nearly",
             "resourceVersion=5&resourceVersionMatch=Exact&continue=x",
             "resourceVersion=5&continue=x",
+            // {"v":"meta.k8s.io/v1","rv":7,"start":"a"}
+            "resourceVersion=5&continue=eyJ2IjoibWV0YS5rOHMuaW8vdjEiLCJydiI6Nywic3RhcnQiOiJhIn0",
             "resourceVersion=0&continue=x",
             "sendInitialEvents=false",
             "limit=ten",
@@ -320,7 +325,8 @@ mod tests {
             resourceVersion=0&resourceVersionMatch=NotOlderThan: (Any, NotOlderThan, 0)
             resourceVersion=5&resourceVersionMatch=Nearly: 422 ListOptions.meta.k8s.io "" is invalid: resourceVersionMatch: Unsupported value: "Nearly": supported values: "Exact", "NotOlderThan", ""
             resourceVersion=5&resourceVersionMatch=Exact&continue=x: 422 ListOptions.meta.k8s.io "" is invalid: resourceVersionMatch: Forbidden: resourceVersionMatch is forbidden when continue is provided
-            resourceVersion=5&continue=x: 400 specifying resource version is not allowed when using continue
+            resourceVersion=5&continue=x: 400 invalid continue token: continue key is not valid: illegal base64 data at input byte 0
+            resourceVersion=5&continue=eyJ2IjoibWV0YS5rOHMuaW8vdjEiLCJydiI6Nywic3RhcnQiOiJhIn0: 400 specifying resource version is not allowed when using continue
             resourceVersion=0&continue=x: (Unset, Unset, 0)
             sendInitialEvents=false: 422 ListOptions.meta.k8s.io "" is invalid: sendInitialEvents: Forbidden: sendInitialEvents is forbidden for list
             limit=ten: 400 strconv.ParseInt: parsing "ten": invalid syntax

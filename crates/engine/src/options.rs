@@ -164,6 +164,9 @@ fn delete_body(req: &ApiRequest) -> Result<Value, Status> {
             doc.value
         }
     };
+    if value.is_null() {
+        value = Value::Object(Map::new());
+    }
     if !value.is_object() {
         let found = object::json_type(&value);
         return Err(Status::bad_request(format!(

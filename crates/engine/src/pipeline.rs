@@ -26,17 +26,18 @@ use crate::{
     attribution::Attributions,
     deadline::Deadline,
     decode::{self, ExpectedKind},
-    engine::{Engine, store_status},
+    engine::Engine,
     options::{OperationOptions, WriteOptions},
     registry::Resource,
     request::{ApiRequest, MemoryReservation},
+    store_error::store_status,
     webhook_time::WebhookTime,
 };
 use bytes::Bytes;
 pub(crate) use conversion_stage::{ConversionStage, State};
 pub(crate) use defaults::default;
 use kaji_meta::{ErrorList, GroupVersionKind, GroupVersionResource, Status, field, object};
-use kaji_resource::{Ctx, DeleteOptions, Reservation, SubresourceDef, UserInfo, VersionDef};
+use kaji_resource::{Ctx, DeleteOptions, ObjectReader, Reservation, SubresourceDef, UserInfo, VersionDef};
 use kaji_store::{KeyValue, Revision, StoreError, Txn, TxnOutcome};
 use serde_json::Value;
 use std::sync::{
@@ -44,8 +45,8 @@ use std::sync::{
     atomic::{AtomicBool, Ordering},
 };
 
-/// How often a write is tried against objects that change under it.
-pub(crate) const MAX_ATTEMPTS: usize = 64;
+/// How often a write without a deadline, which only the server's own have, is tried against objects that change under it.
+const MAX_ATTEMPTS: usize = 64;
 /// Upstream's text for a lost race.
 pub(crate) const MODIFIED: &str =
     "the object has been modified; please apply your changes to the latest version and try again";
@@ -150,6 +151,24 @@ pub(crate) struct Op<'a> {
     pub memory: Option<Arc<dyn MemoryReservation>>,
     /// Counts the time of webhooks.
     pub webhooks: Arc<WebhookTime>,
+}
+
+/// The races that a write has lost against other writers of its object.
+#[derive(Default)]
+pub(crate) struct Races(usize);
+
+impl Races {
+    /// Another one is lost: until the request's deadline the write is tried again.
+    ///
+    /// # Errors
+    /// 504 after the deadline; without one 409 once it was tried often.
+    pub fn lost(&mut self, op: &Op<'_>, name: &str) -> Result<(), Status> {
+        self.0 += 1;
+        match op.deadline.instant() {
+            None if self.0 >= MAX_ATTEMPTS => Err(op.target.conflict(name, MODIFIED)),
+            _ => op.deadline.check(),
+        }
+    }
 }
 
 impl<'a> Op<'a> {
@@ -309,7 +328,7 @@ impl Written {
 /// Why a transaction was not tried, or could not be.
 #[derive(Debug)]
 pub(crate) enum Uncommitted {
-    /// The request's time is over: its client has been told that it failed.
+    /// The request's time is over: its client has the answer that it failed.
     Late,
     /// The object is larger than an object may be.
     Large(Status),
@@ -360,8 +379,9 @@ pub(crate) async fn finish(op: &Op<'_>, txn: Txn) -> Result<Committed, StoreErro
             if let Some(attributed) = attributed {
                 attributed.committed(revision, op.user);
             }
-            // A store in this process has told the caches by now; another one tells them a moment later.
-            let later = engine.store.current_revision_hint().is_none() && !def.acknowledged_when_stored;
+            // A store in this process feeds the caches within microseconds, and `lags` says whether it has; one on other machines
+            // does it a moment later, and nothing says when.
+            let later = engine.has_other_writers() && !def.acknowledged_when_stored;
             if later || def.writes_wait_for_caches {
                 // In vain at worst: it is written, and the caches will have it.
                 engine.wait_fresh(revision).await;

@@ -5,10 +5,10 @@
 
 use crate::{
     cache::{Cache, ConvertedEntries},
-    storage,
+    store_error::store_status,
 };
 use imbl::{HashMap, OrdMap};
-use kaji_meta::{GroupKind, GroupResource};
+use kaji_meta::{GroupKind, GroupResource, Status};
 use kaji_resource::ResourceDef;
 use kaji_schema::SchemaRef;
 use std::{borrow::Cow, sync::Arc};
@@ -62,6 +62,14 @@ impl Resource {
         }
     }
 
+    /// Whether the cache has all objects.
+    ///
+    /// # Errors
+    /// Why not: something stored cannot be read.
+    pub(crate) fn readable(&self) -> Result<(), Status> {
+        self.cache.unreadable().map_or(Ok(()), |error| Err(store_status(&error)))
+    }
+
     /// The storage key of an object; `ns` is `""` for cluster scope.
     pub fn key(&self, ns: &str, name: &str) -> String {
         let mut key = String::with_capacity(self.prefix.len() + ns.len() + name.len() + 1);
@@ -81,7 +89,7 @@ impl Resource {
 
     /// `apps/v1` for a version of this resource.
     pub fn api_version(&self, version: &str) -> String {
-        storage::api_version(&self.def.group, version)
+        kaji_meta::gvk::api_version(&self.def.group, version)
     }
 
     /// Group and kind of what is stored, for messages about objects that are not valid.

@@ -154,7 +154,7 @@ static SERVER: LazyLock<UserInfo> = LazyLock::new(|| UserInfo {
 });
 
 impl ApiRequest {
-    /// A request of the server itself, which is not recorded, for all objects of a resource; a caller that wants less, or
+    /// A request of the server itself, which is not recorded, for all objects of a resource; a caller that needs less, or
     /// something else, says so.
     pub fn own(verb: Verb, resource: GroupResource, version: &str, user_agent: &str) -> ApiRequest {
         ApiRequest {

@@ -18,11 +18,6 @@ const RV: &[u8] = b"\"resourceVersion\":\"";
 /// What a resourceVersion of one digit adds to an object.
 pub(crate) const REVISION_BYTES: usize = RV.len() + "1\",".len();
 
-/// `v1` in core, `apps/v1` in other groups.
-pub fn api_version(group: &str, version: &str) -> String {
-    if group.is_empty() { version.to_owned() } else { format!("{group}/{version}") }
-}
-
 /// Encodes an object for the store, without resourceVersion.
 pub fn encode(object: &Value) -> Bytes {
     Bytes::from(write(object, false))

@@ -22,7 +22,7 @@ pub const DEADLINE: Duration = Duration::from_secs(20);
 /// The longest that one endpoint may take to answer. etcd itself gives up after seven seconds.
 const ATTEMPT: Duration = Duration::from_secs(8);
 /// For how long a call that failed is repeated, where it can be: long enough for the election of a leader.
-const PATIENCE: Duration = Duration::from_secs(10);
+const RETRY_TIMEOUT: Duration = Duration::from_secs(10);
 /// The longest that connecting to an endpoint takes.
 const CONNECT: Duration = Duration::from_secs(3);
 /// Waits between attempts: the first, and the longest.
@@ -262,7 +262,7 @@ impl Client {
             let (transient, refused) = (Failure::is_transient(&error), Failure::is_refused(&error));
             uncertain |= !refused;
             let again = transient && (refused || repeat != Repeat::Never);
-            if !again || started.elapsed() + pause > PATIENCE {
+            if !again || started.elapsed() + pause > RETRY_TIMEOUT {
                 return Err(Unanswered { error, uncertain });
             }
             sleep(pause).await;

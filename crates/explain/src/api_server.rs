@@ -3,7 +3,7 @@
 //! Invariants: an answer is read up to a bound, and so are all answers together where their reader has little memory; an answer that is
 //! no success is a refusal with the server's own message.
 
-use crate::{Api, Refusal};
+use crate::{Api, RequestError};
 use futures_util::future::BoxFuture;
 use http::{Method, Request, header};
 use http_body_util::BodyExt;
@@ -53,7 +53,7 @@ impl ApiServer {
     ///
     /// # Errors
     /// What the server refuses, and a server that does not answer: then it is not known whether it was written.
-    pub async fn write(&self, method: Method, path: &str, object: &Value) -> Result<Value, Refusal> {
+    pub async fn write(&self, method: Method, path: &str, object: &Value) -> Result<Value, RequestError> {
         let request = Request::builder().method(method).uri(path);
         let request = request.header(header::ACCEPT, JSON).header(header::CONTENT_TYPE, JSON);
         let request = request.body(Body::from(object.to_string().into_bytes()));
@@ -61,7 +61,7 @@ impl ApiServer {
         decoded(path, &bytes)
     }
 
-    async fn bytes(&self, path: &str, limit: usize) -> Result<Vec<u8>, Refusal> {
+    async fn bytes(&self, path: &str, limit: usize) -> Result<Vec<u8>, RequestError> {
         let accept =
             if matches!(path, "/api" | "/apis") { AGGREGATED } else { "application/json, */*;q=0.1" };
         let request = Request::get(path).header(header::ACCEPT, accept).body(Body::empty());
@@ -73,7 +73,7 @@ impl ApiServer {
         path: &str,
         request: Result<Request<Body>, http::Error>,
         limit: usize,
-    ) -> Result<Vec<u8>, Refusal> {
+    ) -> Result<Vec<u8>, RequestError> {
         let request = request.map_err(|error| failed(path, &error))?;
         let response = self.client.send(request).await.map_err(|error| failed(path, &error))?;
         let status = response.status();
@@ -87,9 +87,9 @@ impl ApiServer {
             None => format!("{path}: {status}"),
         };
         Err(match status.as_u16() {
-            401 | 403 => Refusal::Forbidden(message),
-            404 => Refusal::NotFound(message),
-            _ => Refusal::Failed(message),
+            401 | 403 => RequestError::Forbidden(message),
+            404 => RequestError::NotFound(message),
+            _ => RequestError::Failed(message),
         })
     }
 
@@ -109,20 +109,20 @@ impl ApiServer {
     }
 }
 
-fn failed(path: &str, error: &dyn Display) -> Refusal {
-    Refusal::Failed(format!("{path}: {error}"))
+fn failed(path: &str, error: &dyn Display) -> RequestError {
+    RequestError::Failed(format!("{path}: {error}"))
 }
 
-fn decoded(path: &str, bytes: &[u8]) -> Result<Value, Refusal> {
+fn decoded(path: &str, bytes: &[u8]) -> Result<Value, RequestError> {
     serde_json::from_slice(bytes).map_err(|error| failed(path, &error))
 }
 
 impl Api for ApiServer {
-    fn get<'a>(&'a self, path: &'a str) -> BoxFuture<'a, Result<Value, Refusal>> {
+    fn get<'a>(&'a self, path: &'a str) -> BoxFuture<'a, Result<Value, RequestError>> {
         Box::pin(async move { decoded(path, &self.bytes(path, LONGEST_ANSWER).await?) })
     }
 
-    fn text<'a>(&'a self, path: &'a str, limit: usize) -> BoxFuture<'a, Result<String, Refusal>> {
+    fn text<'a>(&'a self, path: &'a str, limit: usize) -> BoxFuture<'a, Result<String, RequestError>> {
         Box::pin(async move { Ok(String::from_utf8_lossy(&self.bytes(path, limit).await?).into_owned()) })
     }
 }

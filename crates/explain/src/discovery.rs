@@ -3,7 +3,7 @@
 //! Source: kubectl's resource arguments; aggregated discovery (apidiscovery.k8s.io/v2).
 //! Invariant: of several resources with a name the one wins that the server names first, in its preferred version.
 
-use crate::{Api, ExplainError, Refusal, names::nearest, paths};
+use crate::{Api, ExplainError, RequestError, names::nearest, paths};
 use kaji_meta::object::{arr_at, name, str_at, strs_at};
 
 /// `KIND/NAME`
@@ -103,7 +103,7 @@ impl Discovery {
         let mut discovery = Discovery { resources: vec![], stale: vec![] };
         for document in [core, groups] {
             let document = document.map_err(|refusal| match refusal {
-                Refusal::Forbidden(text) | Refusal::NotFound(text) | Refusal::Failed(text) => {
+                RequestError::Forbidden(text) | RequestError::NotFound(text) | RequestError::Failed(text) => {
                     ExplainError::Unreadable(text)
                 }
             })?;

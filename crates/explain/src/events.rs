@@ -19,7 +19,7 @@ pub use follow::FollowError;
 pub use record::{Event, Regarding};
 
 use crate::{
-    Api, ExplainError, Refusal, Subject, discovery::Discovery, reader::Reader, table, tree::Dependents,
+    Api, ExplainError, RequestError, Subject, discovery::Discovery, reader::Reader, table, tree::Dependents,
 };
 use family::Family;
 use futures_util::TryStreamExt;
@@ -88,8 +88,8 @@ impl<'a> Events<'a> {
             }
             let present = match api.get(&resource.path(namespace, &subject.name)).await {
                 Ok(object) => Some(object),
-                Err(Refusal::NotFound(_)) => None,
-                Err(Refusal::Forbidden(text) | Refusal::Failed(text)) => {
+                Err(RequestError::NotFound(_)) => None,
+                Err(RequestError::Forbidden(text) | RequestError::Failed(text)) => {
                     return Err(ExplainError::Unreadable(text));
                 }
             };

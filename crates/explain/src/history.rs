@@ -16,7 +16,7 @@ pub use recent::{ObjectOf, RecentChange, RecentChanges, RecentError, recent_tabl
 pub use restore::Restoration;
 
 use crate::{
-    Api, ExplainError, Refusal, Subject,
+    Api, ExplainError, RequestError, Subject,
     discovery::{Discovery, Resource},
     table::align,
 };
@@ -342,10 +342,10 @@ pub fn check_restorable(state: &Value) -> Result<(), ExplainError> {
     }
 }
 
-fn unreadable(refusal: Refusal) -> ExplainError {
+fn unreadable(refusal: RequestError) -> ExplainError {
     match refusal {
-        Refusal::NotFound(text) => ExplainError::NotFound(text),
-        Refusal::Forbidden(text) | Refusal::Failed(text) => ExplainError::Unreadable(text),
+        RequestError::NotFound(text) => ExplainError::NotFound(text),
+        RequestError::Forbidden(text) | RequestError::Failed(text) => ExplainError::Unreadable(text),
     }
 }
 

@@ -40,7 +40,7 @@ mod tests;
 pub mod top;
 mod tree;
 
-pub use api::{Api, Refusal};
+pub use api::{Api, RequestError};
 pub use api_server::ApiServer;
 pub use asked::{PARAMETERS, answer};
 pub use conflicts::{ApplyConflicts, Holder};
@@ -84,10 +84,10 @@ pub async fn explain(
     let path = resource.path(namespace, &subject.name);
     let object = match api.get(&path).await {
         Ok(object) => object,
-        Err(Refusal::Forbidden(message) | Refusal::Failed(message)) => {
+        Err(RequestError::Forbidden(message) | RequestError::Failed(message)) => {
             return Err(ExplainError::Unreadable(message));
         }
-        Err(Refusal::NotFound(message)) => {
+        Err(RequestError::NotFound(message)) => {
             let causes =
                 questions::refusals::of_missing(&reader, &discovery, resource, namespace, &subject.name)
                     .await;

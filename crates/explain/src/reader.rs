@@ -2,7 +2,7 @@
 //!
 //! Invariant: a list is complete, or it is reported as refused.
 
-use crate::{Api, Refusal};
+use crate::{Api, RequestError};
 use kaji_meta::object;
 use kaji_runtime::client::escape;
 use serde_json::Value;
@@ -88,8 +88,8 @@ impl<'a> Reader<'a> {
         let read = cell.get_or_init(|| async {
             match self.api.get(path).await {
                 Ok(object) => Found::Object(Arc::new(object)),
-                Err(Refusal::NotFound(_)) => Found::Absent,
-                Err(Refusal::Forbidden(message) | Refusal::Failed(message)) => {
+                Err(RequestError::NotFound(_)) => Found::Absent,
+                Err(RequestError::Forbidden(message) | RequestError::Failed(message)) => {
                     self.refuse(message);
                     Found::Unreadable
                 }
@@ -136,8 +136,8 @@ impl<'a> Reader<'a> {
                         token => next = format!("&continue={}", escape(token)),
                     }
                 }
-                Err(Refusal::NotFound(_)) => return Some(Arc::new(objects)),
-                Err(Refusal::Forbidden(message) | Refusal::Failed(message)) => {
+                Err(RequestError::NotFound(_)) => return Some(Arc::new(objects)),
+                Err(RequestError::Forbidden(message) | RequestError::Failed(message)) => {
                     self.refuse(message);
                     return None;
                 }
@@ -151,12 +151,12 @@ impl<'a> Reader<'a> {
     pub async fn text(&self, path: &str, limit: usize) -> String {
         match self.api.text(path, limit).await {
             Ok(text) => text,
-            Err(Refusal::Forbidden(message)) => {
+            Err(RequestError::Forbidden(message)) => {
                 self.refuse(message);
                 String::new()
             }
             // A log that was removed, or a node that does not answer, is no news.
-            Err(Refusal::NotFound(_) | Refusal::Failed(_)) => String::new(),
+            Err(RequestError::NotFound(_) | RequestError::Failed(_)) => String::new(),
         }
     }
 }

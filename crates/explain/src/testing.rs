@@ -1,6 +1,6 @@
 //! An API server of fixtures: objects by path, made of YAML-like JSON, and refusals.
 
-use crate::{Api, Refusal, Request, Subject, explain, explain_forbidden, explain_text};
+use crate::{Api, Request, RequestError, Subject, explain, explain_forbidden, explain_text};
 use futures_util::future::BoxFuture;
 use kaji_meta::{labels::Selector, object};
 use serde_json::{Value, json};
@@ -151,7 +151,7 @@ impl Fixture {
         }
     }
 
-    fn answer(&self, path: &str) -> Result<Value, Refusal> {
+    fn answer(&self, path: &str) -> Result<Value, RequestError> {
         if matches!(path, "/api" | "/apis") {
             let mut document = discovery(path == "/api");
             if let Some(items) = document["items"].as_array_mut() {
@@ -165,7 +165,7 @@ impl Fixture {
             return Ok(document);
         }
         if self.forbidden.iter().any(|part| path.contains(part)) {
-            return Err(Refusal::Forbidden(format!("{} is forbidden", path.split('?').next().unwrap())));
+            return Err(RequestError::Forbidden(format!("{} is forbidden", path.split('?').next().unwrap())));
         }
         let (path, query) = path.split_once('?').unwrap_or((path, ""));
         let path = path.trim_start_matches("/apis/").trim_start_matches("/api/");
@@ -194,11 +194,11 @@ impl Fixture {
                 [_, name] => of_kind
                     .find(|object| object::name(object) == *name)
                     .cloned()
-                    .ok_or_else(|| Refusal::NotFound(format!("{plural} \"{name}\" not found"))),
-                _ => Err(Refusal::NotFound("no such path".to_owned())),
+                    .ok_or_else(|| RequestError::NotFound(format!("{plural} \"{name}\" not found"))),
+                _ => Err(RequestError::NotFound("no such path".to_owned())),
             };
         }
-        Err(Refusal::NotFound(format!("{path} is not served")))
+        Err(RequestError::NotFound(format!("{path} is not served")))
     }
 }
 
@@ -233,11 +233,11 @@ fn discovery(core: bool) -> Value {
 }
 
 impl Api for Fixture {
-    fn get<'a>(&'a self, path: &'a str) -> BoxFuture<'a, Result<Value, Refusal>> {
+    fn get<'a>(&'a self, path: &'a str) -> BoxFuture<'a, Result<Value, RequestError>> {
         Box::pin(async move { self.answer(path) })
     }
 
-    fn text<'a>(&'a self, _path: &'a str, _limit: usize) -> BoxFuture<'a, Result<String, Refusal>> {
+    fn text<'a>(&'a self, _path: &'a str, _limit: usize) -> BoxFuture<'a, Result<String, RequestError>> {
         Box::pin(async { Ok("starting\nfatal: no configuration\n".to_owned()) })
     }
 }

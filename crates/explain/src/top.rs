@@ -9,7 +9,7 @@ mod tests;
 
 pub use table::{node_table, pod_table, screen};
 
-use crate::{Api, ExplainError, Refusal, discovery::Discovery, reader::Reader};
+use crate::{Api, ExplainError, RequestError, discovery::Discovery, reader::Reader};
 use kaji_meta::{
     object::{self, arr_at, at, str_at},
     quantity::Quantity,
@@ -226,9 +226,9 @@ async fn metrics(
             _ => Ok(vec![]),
         },
         Ok(one) => Ok(vec![one]),
-        Err(Refusal::NotFound(text)) => Err(ExplainError::NotFound(text)),
-        Err(Refusal::Forbidden(text)) => Err(ExplainError::Unreadable(text)),
-        Err(Refusal::Failed(text)) => Err(ExplainError::Unreadable(unavailable(&format!(": {text}")))),
+        Err(RequestError::NotFound(text)) => Err(ExplainError::NotFound(text)),
+        Err(RequestError::Forbidden(text)) => Err(ExplainError::Unreadable(text)),
+        Err(RequestError::Failed(text)) => Err(ExplainError::Unreadable(unavailable(&format!(": {text}")))),
     }
 }
 

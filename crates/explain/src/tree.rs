@@ -6,7 +6,7 @@
 mod references;
 
 use crate::{
-    Api, ExplainError, Refusal, Subject,
+    Api, ExplainError, RequestError, Subject,
     discovery::{Discovery, Resource},
     reader::{Found, Reader},
 };
@@ -123,8 +123,8 @@ pub async fn tree(api: &dyn Api, subject: &Subject, namespace: &str) -> Result<T
     let namespace = if resource.namespaced { namespace } else { "" };
     let object =
         api.get(&resource.path(namespace, &subject.name)).await.map_err(|refusal| match refusal {
-            Refusal::NotFound(text) => ExplainError::NotFound(text),
-            Refusal::Forbidden(text) | Refusal::Failed(text) => ExplainError::Unreadable(text),
+            RequestError::NotFound(text) => ExplainError::NotFound(text),
+            RequestError::Forbidden(text) | RequestError::Failed(text) => ExplainError::Unreadable(text),
         })?;
     let dependents = Dependents::read(&reader, &discovery, resource, namespace).await;
     let mut above = vec![];

@@ -19,12 +19,14 @@ mod ids;
 pub mod kubeconfig;
 mod mounts;
 mod usage;
+mod within;
 pub mod yaml;
 
 pub use erase::erase;
 pub use ids::{MissingId, NamespaceIds, chown};
 pub use mounts::{Mount, MountTable};
 pub use usage::DirectoryUsage;
+pub use within::open_within;
 
 /// The mode of private directories.
 pub const PRIVATE_DIR: u32 = 0o700;

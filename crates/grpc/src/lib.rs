@@ -4,7 +4,7 @@
 //! Messages are types that implement [`prost::Message`], and a method is named by its path,
 //! `/csi.v1.Identity/GetPluginInfo`; there is no generated code.
 //!
-//! Invariants: a message is of bounded size, in both directions; a call has a deadline, which the peer learns, and ends at it;
+//! Invariants: a message is of bounded size, in both directions; a call has a deadline, which is sent to the peer, and ends at it;
 //! a connection is made when a call needs one, and anew after one that failed.
 
 mod channel;

@@ -38,7 +38,7 @@ const PREFIX: &str = "/registry/";
 const LINGER: Duration = Duration::from_millis(200);
 /// How often events are looked at again that wait for the request that made them, and for how long.
 const RETRY: Duration = Duration::from_millis(20);
-const PATIENCE: Duration = Duration::from_secs(5);
+const ATTRIBUTION_TIMEOUT: Duration = Duration::from_secs(5);
 /// Bytes of events that wait; more are left in the store.
 const WAITING: usize = 16 << 20;
 /// How often it is recorded that nothing was.
@@ -439,7 +439,7 @@ impl<'a> Recorder<'a> {
         let is_complete = |w: &Waiting| {
             self.known.contains_key(&w.event.kv.mod_revision)
                 || under_way.is_none_or(|first| first >= w.number)
-                || w.since.elapsed() >= PATIENCE
+                || w.since.elapsed() >= ATTRIBUTION_TIMEOUT
                 || end
         };
         let count = self.waiting.iter().take_while(|w| is_complete(w)).count();

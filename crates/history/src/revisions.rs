@@ -92,6 +92,17 @@ struct Subject<'a> {
     name: &'a str,
 }
 
+impl<'a> Subject<'a> {
+    fn field(&self, field: &str) -> &'a str {
+        match field {
+            "object.group" => self.group,
+            "object.resource" => self.resource,
+            "object.name" => self.name,
+            _ => "",
+        }
+    }
+}
+
 impl Shown {
     async fn may_get(&self, user: &UserInfo, subject: &Subject<'_>) -> bool {
         let Subject { group, resource, namespace, name } = *subject;
@@ -112,6 +123,10 @@ impl Shown {
             (Some(resource), Some(name)) if since.is_empty() => {
                 let group = selected("object.group").unwrap_or_default();
                 let subject = Subject { group, resource, namespace: ctx.namespace, name };
+                if options.fields.is_some_and(|fields| !fields.matches(|field| subject.field(field))) {
+                    // Its terms contradict each other.
+                    return Ok(list_of(&json!({}), &[]));
+                }
                 self.object(ctx, subject, (after, limit)).await
             }
             (Some(_), Some(_)) => {

@@ -17,7 +17,7 @@ pub enum ImageError {
     /// Bytes do not have the digest that they have to have.
     #[error("{0}")]
     Digest(String),
-    /// The registry refuses these credentials, or wants some.
+    /// The registry refuses these credentials, or requires some.
     #[error("{0}")]
     Denied(String),
     /// The registry cannot be reached, or answers with an error that may pass.

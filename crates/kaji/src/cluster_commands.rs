@@ -20,7 +20,7 @@ use std::{
 };
 
 /// How long a server's end is waited for: it lets requests finish, and stops nodes.
-const PATIENCE: Duration = Duration::from_secs(90);
+const STOP_TIMEOUT: Duration = Duration::from_secs(90);
 /// How often a log that is followed is read.
 const INTERVAL: Duration = Duration::from_millis(200);
 /// How long a server may take to say that it is ready.
@@ -306,7 +306,7 @@ pub fn stop(args: &Several) -> Result<(), Box<dyn Error>> {
         match record.running() {
             None => writeln!(out, "Cluster {name} does not run.")?,
             Some(process) => {
-                process.stop(PATIENCE, args.force)?;
+                process.stop(STOP_TIMEOUT, args.force)?;
                 writeln!(out, "Stopped cluster {name}; its data stays, kaji start {name} starts it again.")?;
             }
         }
@@ -320,7 +320,7 @@ pub fn delete(args: &Several) -> Result<(), Box<dyn Error>> {
     for name in args.clusters(&directories)? {
         let record = directories.record(&name)?;
         if let Some(process) = record.running() {
-            process.stop(PATIENCE, args.force)?;
+            process.stop(STOP_TIMEOUT, args.force)?;
         }
         let directory = directories.of(&name);
         if record.runs_containers {

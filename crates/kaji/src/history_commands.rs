@@ -181,7 +181,7 @@ async fn recent(args: History) -> Result<(), Box<dyn Error>> {
     let config = config_of_flags(&args.connection).await?;
     let namespace = if args.all_namespaces { String::new() } else { config.default_namespace.clone() };
     let server = ApiServer::new(kube::Client::try_from(config)?);
-    let mut recent = RecentChanges::open(&server, &namespace, since).await?;
+    let mut recent = RecentChanges::open(&server, &namespace, since, args.output == Form::Json).await?;
     if args.follow {
         let (form, all) = (args.output, args.all_namespaces);
         let mut show = |change: &RecentChange| show_line(change, form, all);

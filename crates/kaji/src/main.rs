@@ -39,7 +39,7 @@ static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
 /// Kubernetes in one binary.
 #[derive(Parser)]
-#[command(name = "kaji", version, about)]
+#[command(name = "kaji", version, about, args_override_self = true)]
 struct Cli {
     #[command(flatten)]
     logging: LoggingFlags,
@@ -113,7 +113,7 @@ enum Command {
     /// Serves the web console on a loopback address, with the credentials of a kubeconfig.
     #[cfg(feature = "console")]
     Console(console_command::Console),
-    /// Tests an operator by faults: learns a run of its scenario, and evaluates one with each fault that the API permits.
+    /// Tests an operator by faults: records a run of its scenario, and evaluates one with each fault that the API permits.
     Test(test_command::Test),
     /// Runs whole clusters in a simulation, with faults drawn from a seed, and checks what must hold of them.
     Sim(sim_command::Sim),

@@ -187,6 +187,17 @@ mod tests {
         assert_eq!(main_flags("diff"), ["from", "to", "output", "kubeconfig", "context", "namespace"]);
     }
 
+    /// As upstream's components: of a flag of one value the last counts, of a list all.
+    #[test]
+    fn flags_may_be_repeated() {
+        let line =
+            ["kaji", "apiserver", "--etcd-prefix=/a", "--etcd-prefix=/b", "--tls-san=x", "--tls-san=y"];
+        let matches = crate::command().try_get_matches_from(line).unwrap();
+        let (_, given) = matches.subcommand().unwrap();
+        assert_eq!(given.get_many::<String>("names").map(Iterator::count), Some(2));
+        assert_eq!(given.get_one::<String>("etcd_prefix").map(String::as_str), Some("/b"));
+    }
+
     #[test]
     fn completions_know_commands_and_flags() {
         for shell in [Shell::Bash, Shell::Zsh, Shell::Fish, Shell::PowerShell] {

@@ -27,8 +27,8 @@ use kaji_auth::authn::{ClusterAuthenticationInfo, SigningKey};
 use kaji_builtins::{ApiHandle, Deps, SharedPorts};
 use kaji_controllers::NodeRanges;
 use kaji_controlplane::{
-    Kubelets, bootstrap, history, server_identity, service_endpoints::ServerEndpoints,
-    shared_ports::Allocation, traces,
+    Kubelets, bootstrap, history, kept_objects::KeptObjects, server_identity,
+    service_endpoints::ServerEndpoints, shared_ports::Allocation, traces,
 };
 use kaji_decisions::Decisions;
 use kaji_engine::{Engine, EngineOptions};
@@ -169,14 +169,11 @@ impl StoreOpened {
         };
         let engine = Engine::open(self.store(), engine_options).await?;
         let authz = Authz::new(&options.authz, server_name, object_clock, Arc::downgrade(&engine)).await?;
-        let plugins = PluginDeps {
-            authorizer: authz.authorizer.clone(),
-            callers: Arc::new(ClientCache::with_services_of(weak_api(&engine))),
-            metrics: Arc::default(),
-            policies: Arc::default(),
-            tolerations: options.admission.tolerations,
-            decisions: Arc::new(Decisions::new(object_clock.clone(), kaji_decisions::Limits::default())),
-        };
+        let plugins = PluginDeps::new(
+            authz.authorizer.clone(),
+            Arc::new(ClientCache::with_services_of(weak_api(&engine))),
+            Arc::new(Decisions::new(object_clock.clone(), kaji_decisions::Limits::default())),
+        );
         // There are no resources yet, and so no writes that the plugins could miss.
         engine.set_admission(kaji_admission::load(&options.admission, &plugins)?, plugins.metrics.steps());
         Ok(EngineOpened { former: self, engine, authz, plugins })
@@ -298,24 +295,22 @@ impl ListenerBound {
             request_header_ca: authn.authorities.proxies.clone(),
             request_header: authn.chain.proxy.clone().unwrap_or_default(),
         };
+        let (options, advertise) = (&settings.options, endpoint_address(&settings.options, self.address));
+        let kept = KeptObjects::new(options, settings.service_ip, advertise, settings.has_other_servers());
         let facts = bootstrap::Facts {
-            service_cidrs: &settings.options.service_cidrs,
-            service_ip: settings.service_ip,
-            advertise: endpoint_address(&settings.options, self.address),
-            others: settings.has_other_servers(),
+            kept: &kept,
             url: &server_url(self.address),
             root_ca: &certificates.trust(),
             authentication: &authentication,
             now: settings.clock.now(),
-            features: settings.options.features,
-            storage_class: settings.options.controllers
-                && settings.options.selection.includes(kaji_controllers::LOCAL_PATH_PROVISIONER),
+            features: options.features,
+            storage_class: options.runs(kaji_controllers::LOCAL_PATH_PROVISIONER),
             history: self.former.storage.history.is_some(),
         };
         bootstrap::run(engine, &facts).await.map_err(StartError::Bootstrap)?;
-        let endpoints = settings.join_servers(&self.former.storage.store, engine, facts.advertise).await?;
+        let endpoints = settings.join_servers(&self.former.storage.store, engine, advertise).await?;
         let ListenerBound { former, address, listener } = self;
-        Ok(Bootstrapped { former, address, listener, authentication, endpoints })
+        Ok(Bootstrapped { former, address, listener, authentication, presence: (kept, endpoints) })
     }
 }
 
@@ -325,13 +320,13 @@ pub(crate) struct Bootstrapped {
     address: SocketAddr,
     listener: Option<(Listener, TlsConfigHandle)>,
     authentication: ClusterAuthenticationInfo,
-    /// This server among several.
-    endpoints: Option<ServerEndpoints>,
+    /// The objects that are kept, and this server among several.
+    presence: (KeptObjects, Option<ServerEndpoints>),
 }
 
 impl Bootstrapped {
     pub async fn serve(self) -> Result<Cluster, StartError> {
-        let Bootstrapped { former, address, listener, authentication, endpoints } = self;
+        let Bootstrapped { former, address, listener, authentication, presence } = self;
         let ResourcesRegistered {
             settings,
             metrics,
@@ -395,7 +390,7 @@ impl Bootstrapped {
             leave,
             stop,
             drained,
-            presence: several_servers::start(&loop_config, endpoints, allocation, address, &left),
+            presence: several_servers::start(&loop_config, presence, allocation, address, &left),
             loop_config,
             control_loops,
             tasks: background.tasks,

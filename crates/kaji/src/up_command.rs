@@ -22,7 +22,7 @@ use std::{
 };
 
 /// How long a server in the background is waited for: one with much data on a slow disk takes seconds.
-pub const PATIENCE: Duration = Duration::from_secs(300);
+pub const START_TIMEOUT: Duration = Duration::from_secs(300);
 /// Variables that a server reads, besides the directory's.
 const VARIABLES: [&str; 2] = ["KUBECONFIG", "KAJI_LOG"];
 /// The directory of clusters.
@@ -255,7 +255,7 @@ fn keep_off_the_machine(
 pub fn in_the_background(record: &ClusterRecord, directory: &Path) -> Result<(), Box<dyn Error>> {
     let launch = Launch { program: std::env::current_exe()?, record, directory };
     let begun = Instant::now();
-    let ready = launch.run(PATIENCE, progress())?;
+    let ready = launch.run(START_TIMEOUT, progress())?;
     if std::io::stderr().is_terminal() {
         write!(std::io::stderr(), "\r\x1b[K")?;
     }

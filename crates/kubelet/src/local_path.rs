@@ -174,7 +174,12 @@ impl VolumeReconciler {
         outcome
     }
 
-    fn report(&self, volumes: &kaji_runtime::Snapshot<PersistentVolume>, name: &str, error: &io::Error) {
+    fn report(
+        &self,
+        volumes: &kaji_runtime::ObjectSnapshot<PersistentVolume>,
+        name: &str,
+        error: &io::Error,
+    ) {
         let Some(volume) = volumes.get("", name) else { return };
         let about = volume.metadata.reference("v1", PersistentVolume::KIND);
         self.events.record(EventRecord::warning(about, "VolumeFailedDelete", error.to_string()));

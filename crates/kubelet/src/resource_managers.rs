@@ -16,7 +16,7 @@ pub mod hints;
 pub mod memory;
 pub mod topology;
 
-use crate::pods::admission::Refusal;
+use crate::pods::admission::PodRejection;
 use crate::pods::core::{Container, Pod};
 use crate::pods::{labels, model};
 use cpu::{CpuManager, CpuOptions};
@@ -182,7 +182,7 @@ impl ResourceManagers {
         pod: &Pod,
         active: Option<&BTreeSet<&str>>,
         devices: DeviceHints<'_>,
-    ) -> Result<Affinity, Refusal> {
+    ) -> Result<Affinity, PodRejection> {
         let mut state = self.state();
         if let Some(active) = active {
             state.keep_pods(active);
@@ -211,20 +211,20 @@ impl ResourceManagers {
             };
             state
                 .allocate(pod, container, hint)
-                .map_err(|(reason, message)| Refusal { reason: reason.to_owned(), message })?;
+                .map_err(|(reason, message)| PodRejection { reason: reason.to_owned(), message })?;
             affinity.insert(container.name.clone(), hint);
         }
         Ok(affinity)
     }
 
-    fn merge(&self, hints: &[ResourceHints]) -> Result<Hint, Refusal> {
+    fn merge(&self, hints: &[ResourceHints]) -> Result<Hint, PodRejection> {
         let (hint, admitted) = self.policy.merge(NumaMask::of(self.nodes.iter().copied()), hints);
         if admitted {
             return Ok(hint);
         }
         let (reason, message) =
             ("TopologyAffinityError", "Resources cannot be allocated with Topology locality");
-        Err(Refusal { reason: reason.to_owned(), message: message.to_owned() })
+        Err(PodRejection { reason: reason.to_owned(), message: message.to_owned() })
     }
 
     /// Limits of a container with the processors that it runs on, and the NUMA nodes of its memory. One that has processors of its own

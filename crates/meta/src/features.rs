@@ -99,6 +99,9 @@ impl ServedVersions {
         let mut read = vec![];
         for item in items {
             let item = item.as_ref().trim();
+            if item.is_empty() {
+                continue;
+            }
             let (name, value) = item.split_once('=').unwrap_or((item, "true"));
             let on = match value {
                 "" => true,
@@ -184,6 +187,7 @@ mod tests {
         };
         assert_eq!(served(&[]).unwrap(), "");
         assert_eq!(served(&["scheduling.k8s.io/v1beta1"]).unwrap(), "s/v1beta1");
+        assert_eq!(served(&["", " scheduling.k8s.io/v1beta1", ""]).unwrap(), "s/v1beta1");
         assert_eq!(served(&["api/all=true"]).unwrap(), "r/v1beta1,r/v1beta2,s/v1alpha3,s/v1beta1");
         let beta = "r/v1beta1,r/v1beta2,s/v1beta1";
         assert_eq!(served(&["api/beta=true", "api/alpha=false", "apps/v1=true"]).unwrap(), beta);

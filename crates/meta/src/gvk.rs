@@ -101,8 +101,8 @@ impl<'a> TypeMeta<'a> {
     }
 }
 
-/// Writes `group/version`, or only the version for the core group.
-fn api_version(group: &str, version: &str) -> String {
+/// `group/version`, or only the version for the core group.
+pub fn api_version(group: &str, version: &str) -> String {
     if group.is_empty() { version.to_owned() } else { format!("{group}/{version}") }
 }
 
@@ -133,16 +133,6 @@ impl GroupVersion {
     /// The `apiVersion` that objects of this group-version carry.
     pub fn api_version(&self) -> String {
         api_version(&self.group, &self.version)
-    }
-
-    /// The named kind at this group-version.
-    pub fn with_kind(&self, kind: impl Into<String>) -> GroupVersionKind {
-        GroupVersionKind::new(self.group.clone(), self.version.clone(), kind)
-    }
-
-    /// The named resource at this group-version.
-    pub fn with_resource(&self, resource: impl Into<String>) -> GroupVersionResource {
-        GroupVersionResource::new(self.group.clone(), self.version.clone(), resource)
     }
 
     /// Whether both parts are empty.

@@ -14,12 +14,8 @@ pub use reason::Reason;
 use serde_json::{Map, Value, json};
 use std::fmt::Display;
 
-/// Cause reason of a server-side-apply conflict.
-pub const CAUSE_FIELD_MANAGER_CONFLICT: &str = "FieldManagerConflict";
 /// Cause reason of a read at a resource version that is not there yet.
 pub const CAUSE_RESOURCE_VERSION_TOO_LARGE: &str = "ResourceVersionTooLarge";
-/// Cause reason of an answer that did not come from a Kubernetes API.
-pub const CAUSE_UNEXPECTED_SERVER_RESPONSE: &str = "UnexpectedServerResponse";
 
 /// A failed request, as the client sees it.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
@@ -428,31 +424,6 @@ impl Status {
     /// Whether the write conflicted with the stored object.
     pub fn is_conflict(&self) -> bool {
         self.is(&Reason::Conflict, 409)
-    }
-
-    /// Whether validation failed.
-    pub fn is_invalid(&self) -> bool {
-        self.is(&Reason::Invalid, 422)
-    }
-
-    /// Whether access was denied.
-    pub fn is_forbidden(&self) -> bool {
-        self.is(&Reason::Forbidden, 403)
-    }
-
-    /// Whether the resource version or continue token is too old.
-    pub fn is_expired(&self) -> bool {
-        self.reason == Reason::Expired || self.is(&Reason::Gone, 410)
-    }
-
-    /// Whether the server asks for fewer requests.
-    pub fn is_too_many_requests(&self) -> bool {
-        self.reason == Reason::TooManyRequests || self.code == 429
-    }
-
-    /// Whether the request made no sense.
-    pub fn is_bad_request(&self) -> bool {
-        self.is(&Reason::BadRequest, 400)
     }
 }
 

@@ -135,16 +135,6 @@ impl Batch {
         });
     }
 
-    /// Deletes a chain without users.
-    pub fn delete_chain(&mut self, name: &str) {
-        self.message(5, 0, format!("delete chain {name}"), |out| out.text(3, name));
-    }
-
-    /// Deletes the rules of a chain.
-    pub fn flush_chain(&mut self, name: &str) {
-        self.message(8, 0, format!("flush chain {name}"), |out| out.text(2, name));
-    }
-
     /// Appends a rule.
     pub fn add_rule(&mut self, chain: &str, rule: &[Expr]) {
         self.message(6, CREATE | APPEND, format!("add rule to {chain}"), |out| {
@@ -159,11 +149,6 @@ impl Batch {
     pub fn add_set(&mut self, spec: &SetSpec) {
         let id = self.descriptions.len() as u32 + 1;
         self.message(9, CREATE, format!("add set {}", spec.name), |out| spec.encode(id, out));
-    }
-
-    /// Deletes a set without users.
-    pub fn delete_set(&mut self, name: &str) {
-        self.message(11, 0, format!("delete set {name}"), |out| out.text(2, name));
     }
 
     /// Adds elements. One that exists with other data fails the batch.

@@ -40,6 +40,15 @@ impl Family {
         }
     }
 
+    /// The unspecified address.
+    #[must_use]
+    pub fn unspecified(self) -> std::net::IpAddr {
+        match self {
+            Family::V4 => std::net::Ipv4Addr::UNSPECIFIED.into(),
+            Family::V6 => std::net::Ipv6Addr::UNSPECIFIED.into(),
+        }
+    }
+
     /// Of an address.
     #[must_use]
     pub fn of(address: std::net::IpAddr) -> Family {

@@ -7,8 +7,6 @@
 pub const HEADER: usize = 16;
 /// The message is a request.
 pub const REQUEST: u16 = 1;
-/// Several messages answer; the last one says so.
-pub const MULTI: u16 = 2;
 /// The kernel acknowledges the message.
 pub const ACK: u16 = 4;
 /// All objects are asked for.
@@ -96,11 +94,6 @@ impl Writer {
 
     /// A number of 32 bits in the order of the machine, as routing messages have them.
     pub fn native32(&mut self, kind: u16, value: u32) {
-        self.bytes(kind, &value.to_ne_bytes());
-    }
-
-    /// A number of 16 bits in the order of the machine.
-    pub fn native16(&mut self, kind: u16, value: u16) {
         self.bytes(kind, &value.to_ne_bytes());
     }
 

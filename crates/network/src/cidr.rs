@@ -1,6 +1,9 @@
 //! Ranges of addresses.
 
-use kaji_netfilter::{Family, set::prefix_bounds};
+use kaji_netfilter::{
+    Element, Family,
+    set::{interval_elements, prefix_bounds},
+};
 use serde::{Deserialize, Serialize};
 use std::{fmt, net::IpAddr, str::FromStr};
 
@@ -133,4 +136,11 @@ impl fmt::Display for Cidr {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}/{}", self.address, self.length)
     }
+}
+
+/// Those of a family, as elements of a set with intervals.
+#[must_use]
+pub fn elements(ranges: &[Cidr], family: Family) -> Vec<Element> {
+    let own = ranges.iter().filter(|range| range.family() == family);
+    interval_elements(own.map(|range| (range.first(), range.last())))
 }

@@ -2,19 +2,16 @@
 //!
 //! Host ports on all addresses have the unspecified address in their key. Priorities are just after the service proxy's.
 
-use crate::{Cidr, NetworkError, records::Record};
+use crate::{Cidr, NetworkError, cidr, records::Record};
 use kaji_containers::Protocol;
 use kaji_netfilter::{
     Batch, Chain, ChainType, Compare, Element, ElementData, Expr, Family, Field, Hook, Nftables, Reg,
     SetData, SetSpec,
     expr::{LOCAL, STATUS_DNAT, any_bit, concatenation, interface_name},
     octets,
-    set::{DataType, Key, interval_elements},
+    set::{DataType, Key},
 };
-use std::{
-    collections::{BTreeMap, BTreeSet},
-    net::{IpAddr, Ipv4Addr, Ipv6Addr},
-};
+use std::collections::{BTreeMap, BTreeSet};
 
 /// Priority of the chains that translate destinations: after the service proxy's, which is -100.
 const DESTINATION: i32 = -95;
@@ -48,14 +45,6 @@ pub fn number(protocol: Protocol) -> u8 {
     }
 }
 
-/// The unspecified address of a family.
-pub fn unspecified(family: Family) -> IpAddr {
-    match family {
-        Family::V4 => Ipv4Addr::UNSPECIFIED.into(),
-        Family::V6 => Ipv6Addr::UNSPECIFIED.into(),
-    }
-}
-
 fn ports_spec(family: Family) -> SetSpec {
     let ip = DataType::address(family);
     let value = SetData::Value(vec![ip, DataType::Port]);
@@ -71,11 +60,6 @@ fn ranges_spec(name: &str, family: Family) -> SetSpec {
     SetSpec::new(name, &[DataType::address(family)], SetData::None).with_intervals()
 }
 
-fn ranges(ranges: &[Cidr], family: Family) -> Vec<Element> {
-    let own = ranges.iter().filter(|range| range.family() == family);
-    interval_elements(own.map(|range| (range.first(), range.last())))
-}
-
 /// Where a host port leads, by its key.
 type Ports = BTreeMap<Vec<u8>, Vec<u8>>;
 
@@ -88,8 +72,8 @@ fn elements(record: &Record, family: Family) -> (Ports, BTreeSet<Vec<u8>>) {
     for port in record.ports.iter().filter(|port| port.host_port != 0) {
         let host = match port.host_ip {
             // An unspecified address of either family stands for all, as upstream's plug-in takes it.
-            None => unspecified(family),
-            Some(ip) if ip.is_unspecified() => unspecified(family),
+            None => family.unspecified(),
+            Some(ip) if ip.is_unspecified() => family.unspecified(),
             Some(ip) if Family::of(ip) == family => ip,
             Some(_) => continue,
         };
@@ -126,8 +110,8 @@ pub fn table<'a>(rules: &HostRules, records: impl Iterator<Item = &'a Record>, f
     }
     batch.add_elements(&ports, &port_elements(all_ports));
     batch.add_elements(&hairpins, &hairpin_elements(all_hairpins));
-    batch.add_elements(&pods, &ranges(&rules.pod_cidrs, family));
-    batch.add_elements(&cluster, &ranges(&rules.cluster_cidrs, family));
+    batch.add_elements(&pods, &cidr::elements(&rules.pod_cidrs, family));
+    batch.add_elements(&cluster, &cidr::elements(&rules.cluster_cidrs, family));
     add_rules(&mut batch, family, &rules.bridge);
     batch
 }
@@ -151,7 +135,7 @@ fn add_rules(batch: &mut Batch, family: Family, bridge: &str) {
         Expr::Compare(Reg(0), Compare::Equal, LOCAL.to_ne_bytes().into()),
     ];
     let address = Expr::Load(Field::Destination(family), Reg(0));
-    let any = Expr::Constant(octets(unspecified(family)), Reg(0));
+    let any = Expr::Constant(octets(family.unspecified()), Reg(0));
     let port = [
         Expr::Load(Field::Protocol, Reg(0).after(family.address_len())),
         Expr::Load(Field::DestinationPort, Reg(0).after(family.address_len() + 4)),
@@ -228,7 +212,7 @@ pub fn change(rules: &HostRules, record: &Record, family: Family, add: bool) -> 
 pub fn set_cluster_cidrs(rules: &HostRules, family: Family) -> Batch {
     let mut batch = Batch::new(family, &rules.table);
     batch.flush_set(CLUSTER);
-    batch.add_elements(&ranges_spec(CLUSTER, family), &ranges(&rules.cluster_cidrs, family));
+    batch.add_elements(&ranges_spec(CLUSTER, family), &cidr::elements(&rules.cluster_cidrs, family));
     batch
 }
 

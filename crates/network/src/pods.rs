@@ -164,7 +164,7 @@ impl Node {
             let range = range.unwrap_or_else(|| Cidr::host(*address));
             requests.address(true, link.index, *address, range.prefix_length());
             if let Some(gateway) = crate::addresses::gateway(&range) {
-                let everything = Cidr::new(crate::host_rules::unspecified(range.family()), 0);
+                let everything = Cidr::new(range.family().unspecified(), 0);
                 let route =
                     KernelRoute { gateway: Some(gateway), link: link.index, onlink: false, protocol: BOOT };
                 requests.route(true, &everything, &route);

@@ -35,7 +35,7 @@ const ROUTE_PROTOCOL: u8 = 74;
 /// How often it is looked whether a process has ended.
 const POLL: Duration = Duration::from_millis(100);
 /// How long an agent may take to end.
-const PATIENCE: Duration = Duration::from_secs(15);
+const AGENT_STOP_TIMEOUT: Duration = Duration::from_secs(15);
 /// Before an agent that ended is started again, at first and at most.
 const RESTART: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(60));
 
@@ -290,7 +290,7 @@ async fn ended(process: &mut Child) -> io::Result<ExitStatus> {
 /// Lets an agent end, and kills it if it does not.
 async fn end(agent: &mut Child, name: &str) {
     drop(agent.stdin.take());
-    match tokio::time::timeout(PATIENCE, ended(agent)).await {
+    match tokio::time::timeout(AGENT_STOP_TIMEOUT, ended(agent)).await {
         Ok(Ok(_)) => {}
         Ok(Err(error)) => tracing::error!(node = name, %error, "a node's agent could not be stopped"),
         Err(_) => {

@@ -9,7 +9,7 @@ use kaji_proxy::policy::{LocalPod, LocalPods};
 use std::{sync::Arc, time::Duration};
 
 /// How long rules are waited for; the kubelet tries again after a failure.
-const PATIENCE: Duration = Duration::from_secs(5);
+const RULES_TIMEOUT: Duration = Duration::from_secs(5);
 /// The annotation by which a pod's sandbox says where the pod comes from.
 const SOURCE: &str = "kubernetes.io/config.source";
 
@@ -50,7 +50,7 @@ impl PodNetwork for GuardedNetwork {
         Box::pin(async move {
             let addresses = self.inner.set_up(setup.clone()).await?;
             self.connected(&setup, &addresses);
-            if tokio::time::timeout(PATIENCE, self.local.enforced(&setup.sandbox_id)).await.is_ok() {
+            if tokio::time::timeout(RULES_TIMEOUT, self.local.enforced(&setup.sandbox_id)).await.is_ok() {
                 return Ok(addresses);
             }
             let pod = format!("{}/{}", setup.metadata.namespace, setup.metadata.name);
@@ -143,7 +143,7 @@ mod tests {
     async fn a_pod_is_handed_over_when_its_rules_are_in_force() {
         let (network, local) = guarded();
         let waiting = tokio::spawn(async move { network.set_up(setup("api")).await });
-        tokio::time::sleep(PATIENCE / 2).await;
+        tokio::time::sleep(RULES_TIMEOUT / 2).await;
         assert!(!waiting.is_finished(), "nothing has been written to the kernel");
         local.set_enforced(BTreeSet::from(["s".to_owned()]));
         assert_eq!(waiting.await.unwrap().unwrap().addresses.len(), 1);

@@ -21,7 +21,7 @@ use tokio::net::lookup_host;
 /// Before what the API server refused is asked again: its roles may be a moment younger than the node's certificate.
 const RETRY: Duration = Duration::from_millis(500);
 /// For how long it is asked.
-const PATIENCE: Duration = Duration::from_secs(60);
+const JOIN_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// What a joined node needs beside its membership.
 #[derive(Clone, Debug)]
@@ -136,7 +136,7 @@ async fn service_ranges(client: &Client) -> Result<Vec<String>, Error> {
     loop {
         match client.get::<Value>("/apis/networking.k8s.io/v1/servicecidrs").await {
             Ok(list) => return Ok(ranges(&list)),
-            Err(error) if began.elapsed() > PATIENCE => return Err(error),
+            Err(error) if began.elapsed() > JOIN_TIMEOUT => return Err(error),
             Err(error) => {
                 tracing::debug!(%error, "the ranges of services could not be read; retrying");
                 tokio::time::sleep(RETRY).await;

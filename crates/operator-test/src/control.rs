@@ -129,7 +129,8 @@ async fn connection(stream: TcpStream, clusters: Rc<Clusters>, token: Rc<Token>)
                     None => routes::answer(&clusters, request).await,
                 }
             });
-            let answer = answered.await.unwrap_or_else(|error| routes::Refusal::failed(error).response());
+            let answer =
+                answered.await.unwrap_or_else(|error| routes::RequestRejection::failed(error).response());
             Ok::<_, Infallible>(answer.map(Full::new))
         }
     });

@@ -83,7 +83,7 @@ pub struct Exploration {
 }
 
 impl Reference {
-    /// Learns a scenario by two runs.
+    /// Records a scenario by two runs.
     ///
     /// # Errors
     /// When it cannot be run, or its steps do not come about without faults.
@@ -165,7 +165,7 @@ fn has(violations: &[Violation], law: Law) -> bool {
     violations.iter().any(|violation| violation.law == law)
 }
 
-/// Explores a scenario in an empty directory. `progress` hears of each run.
+/// Explores a scenario in an empty directory. `progress` is called for each run.
 ///
 /// # Errors
 /// When the cluster, or the scenario without faults, does not run.

@@ -99,6 +99,11 @@ pub struct Options {
 }
 
 impl Options {
+    /// Whether a controller runs in the server's process.
+    pub fn runs(&self, controller: &str) -> bool {
+        self.controllers && self.selection.includes(controller)
+    }
+
     /// Components of the control plane that run in the server's process without a lease, by the names of ComponentStatuses.
     pub fn components_without_lease(&self) -> Vec<&'static str> {
         let alone = self.controllers && !matches!(self.store, StoreKind::Etcd(_));

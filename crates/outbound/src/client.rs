@@ -349,7 +349,7 @@ fn is_idempotent(request: &Request<RequestBody>) -> bool {
         || ["idempotency-key", "x-idempotency-key"].iter().any(|k| request.headers().contains_key(*k))
 }
 
-/// As HTTP/1.1 wants it: the path, and the host in a header.
+/// As HTTP/1.1 requires it: the path, and the host in a header.
 fn relative(request: &mut Request<RequestBody>) {
     let Some(authority) = request.uri().authority().cloned() else { return };
     if let Ok(host) = HeaderValue::from_str(authority.as_str()) {
@@ -360,7 +360,7 @@ fn relative(request: &mut Request<RequestBody>) {
     }
 }
 
-/// As HTTP/2 wants it: all in the URI.
+/// As HTTP/2 requires it: all in the URI.
 fn absolute(request: &mut Request<RequestBody>, place: &str) -> Result<(), CallError> {
     let host = request.headers_mut().remove(header::HOST);
     if request.uri().authority().is_some() {

@@ -26,7 +26,7 @@ pub(crate) const STREAMS: u32 = 64;
 /// Dials of one class at a time.
 const MOST_DIALS: usize = 4;
 /// After so long another dial may begin: it may reach another endpoint of the service.
-const PATIENCE: Duration = Duration::from_secs(1);
+const NEXT_DIAL_DELAY: Duration = Duration::from_secs(1);
 
 /// The flow-control window of one response: smaller for watches, which send little at a time and may not be read for hours.
 /// That of a connection is `STREAMS` times as large.
@@ -137,7 +137,7 @@ impl Coming {
     /// # Errors
     /// Why there is none.
     pub async fn wait(mut self) -> Result<(), CallError> {
-        match tokio::time::timeout(PATIENCE, self.0.wait_for(Option::is_some)).await {
+        match tokio::time::timeout(NEXT_DIAL_DELAY, self.0.wait_for(Option::is_some)).await {
             Err(_late) => Ok(()),
             Ok(Ok(outcome)) => outcome.clone().unwrap_or(Ok(())),
             Ok(Err(_)) => Err(CallError::Transport("the dial was given up".into())),
@@ -230,7 +230,7 @@ impl Shared {
         }
         let mut going = state.dials.iter().filter(|d| d.class == class);
         if let (many, Some(last)) = (going.clone().count() >= MOST_DIALS, going.next_back())
-            && (many || last.since.elapsed() < PATIENCE)
+            && (many || last.since.elapsed() < NEXT_DIAL_DELAY)
         {
             return Lease::Dialing(Coming(last.outcome.clone()));
         }

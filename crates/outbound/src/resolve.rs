@@ -28,7 +28,9 @@ pub fn resolve(
     port: u16,
 ) -> Result<Endpoint, Status> {
     let services = GroupResource::new("", "services");
-    let service = api.get(&services, namespace, name).ok_or_else(|| Status::not_found(&services, name))?;
+    // Upstream asks a lister, which names one of them.
+    let missing = || Status::not_found(&GroupResource::new("", "service"), name);
+    let service = api.get(&services, namespace, name).ok_or_else(missing)?;
     match object::str_at(&service, &["spec", "type"]) {
         "ClusterIP" | "LoadBalancer" | "NodePort" | "" => {}
         "ExternalName" => {

@@ -55,6 +55,20 @@ struct Verifier {
     insecure: bool,
 }
 
+impl Verifier {
+    fn new(provider: Arc<CryptoProvider>, roots: Vec<CertificateDer<'static>>, insecure: bool) -> Verifier {
+        let mut store = RootCertStore::empty();
+        store.add_parsable_certificates(roots.iter().cloned());
+        let webpki = match store.is_empty() {
+            true => None,
+            false => {
+                WebPkiServerVerifier::builder_with_provider(Arc::new(store), provider.clone()).build().ok()
+            }
+        };
+        Verifier { provider, webpki, roots, insecure }
+    }
+}
+
 impl ServerCertVerifier for Verifier {
     fn verify_server_cert(
         &self,
@@ -129,6 +143,10 @@ fn in_words(error: Error, leaf: &CertificateDer<'_>, name: &ServerName<'_>, now:
     let late = "certificate has expired or is not yet valid: current time";
     let certificate = parsed(leaf);
     let why = match kind {
+        // The library refuses an authority's own certificate as such, before it looks for an issuer.
+        E::Other(_) if certificate.as_ref().is_some_and(|c| c.is_ca() && c.issuer() == c.subject()) => {
+            "certificate signed by unknown authority".to_owned()
+        }
         E::Other(_) => return error,
         E::UnknownIssuer | E::BadSignature => "certificate signed by unknown authority".to_owned(),
         E::Expired | E::ExpiredContext { .. } => {
@@ -234,13 +252,7 @@ pub(crate) fn config(config: &ClientConfig) -> Result<Tls, CallError> {
         }
         found
     };
-    let mut store = RootCertStore::empty();
-    store.add_parsable_certificates(roots.iter().cloned());
-    let webpki = match store.is_empty() {
-        true => None,
-        false => WebPkiServerVerifier::builder_with_provider(Arc::new(store), provider.clone()).build().ok(),
-    };
-    let verifier = Verifier { provider: provider.clone(), webpki, roots, insecure: config.insecure };
+    let verifier = Verifier::new(provider.clone(), roots, config.insecure);
     let wrong = |e: &dyn fmt::Display| CallError::Config(format!("tls: {e}"));
     let builder = Tls::builder_with_provider(provider)
         .with_safe_default_protocol_versions()
@@ -297,4 +309,34 @@ fn spaced(name: &str) -> String {
         out.push(c.to_ascii_lowercase());
     }
     out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// As `openssl req -x509` makes it.
+    fn authority() -> CertificateDer<'static> {
+        let mut params = rcgen::CertificateParams::new(vec!["webhook.test".to_owned()]).unwrap();
+        params.is_ca = rcgen::IsCa::Ca(rcgen::BasicConstraints::Unconstrained);
+        let made = params.self_signed(&rcgen::KeyPair::generate().unwrap()).unwrap();
+        made.der().clone()
+    }
+
+    #[test]
+    fn an_authority_of_its_own_is_unknown_unless_it_is_named() {
+        let (one, other) = (authority(), authority());
+        let verdict = |roots: &[&CertificateDer<'static>]| {
+            let roots = roots.iter().map(|root| (*root).clone()).collect();
+            let verifier = Verifier::new(Arc::new(ring::default_provider()), roots, false);
+            let name = ServerName::try_from("webhook.test").unwrap();
+            match verifier.verify_server_cert(&one, &[], &name, &[], UnixTime::now()) {
+                Ok(_) => "trusted".to_owned(),
+                Err(Error::InvalidCertificate(CertificateError::Other(OtherError(why)))) => why.to_string(),
+                Err(error) => format!("{error:?}"),
+            }
+        };
+        let unknown = "certificate signed by unknown authority";
+        assert_eq!((&*verdict(&[&one]), &*verdict(&[&other]), &*verdict(&[])), ("trusted", unknown, unknown));
+    }
 }

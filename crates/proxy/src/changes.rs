@@ -7,8 +7,7 @@ use crate::{
     NodeConfig,
     tables::{REJECT, SetId, Spread, skeleton},
 };
-use kaji_netfilter::{Batch, Chain, Element, ElementData, Family, Verdict, set::interval_elements};
-use kaji_network::Cidr;
+use kaji_netfilter::{Batch, Chain, Element, ElementData, Family, Verdict};
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap},
     sync::Arc,
@@ -53,12 +52,6 @@ impl Value {
 
 /// The elements of one service, in one family.
 pub type Elements = BTreeMap<Slot, Value>;
-
-/// Ranges as elements of a set with intervals.
-pub(crate) fn ranges(ranges: &[Cidr], family: Family) -> Vec<Element> {
-    let own = ranges.iter().filter(|range| range.family() == family);
-    interval_elements(own.map(|range| (range.first(), range.last())))
-}
 
 /// What has to change in the kernel.
 #[derive(Debug, Default, Clone, PartialEq, Eq)]

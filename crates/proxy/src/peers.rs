@@ -1,7 +1,7 @@
 //! Nodes become routes of the pod network.
 
 use kaji_network::{BridgeNetwork, PeerNode};
-use kaji_runtime::{Informers, Snapshot, objects::Node};
+use kaji_runtime::{Informers, ObjectSnapshot, objects::Node};
 use std::{sync::Arc, time::Duration};
 use tokio::sync::{Notify, watch};
 
@@ -9,7 +9,7 @@ use tokio::sync::{Notify, watch};
 const RETRY: Duration = Duration::from_secs(5);
 
 /// The nodes as routes need them.
-fn peers(nodes: &Snapshot<Node>) -> Vec<PeerNode> {
+fn peers(nodes: &ObjectSnapshot<Node>) -> Vec<PeerNode> {
     nodes
         .iter()
         .map(|node| PeerNode {

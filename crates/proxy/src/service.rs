@@ -11,7 +11,7 @@ use kaji_network::{Cidr, cidr::disjoint};
 use kaji_runtime::objects::{EndpointSlice, Service, ServicePort};
 use std::{
     collections::{BTreeMap, BTreeSet},
-    net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr},
+    net::{IpAddr, SocketAddr},
     sync::Arc,
 };
 
@@ -152,15 +152,11 @@ impl Port<'_> {
 
     /// Addresses and ports for traffic from outside.
     fn external(&self) -> Vec<SocketAddr> {
-        let unspecified: IpAddr = match self.family {
-            Family::V4 => Ipv4Addr::UNSPECIFIED.into(),
-            Family::V6 => Ipv6Addr::UNSPECIFIED.into(),
-        };
         let port = self.port.port as u16;
         let addresses = self.addresses.external.iter().chain(&self.addresses.load_balancer);
         let mut all: Vec<SocketAddr> = addresses.map(|ip| SocketAddr::new(*ip, port)).collect();
         if self.port.node_port != 0 {
-            all.push(SocketAddr::new(unspecified, self.port.node_port as u16));
+            all.push(SocketAddr::new(self.family.unspecified(), self.port.node_port as u16));
         }
         all
     }

@@ -13,11 +13,7 @@ use kaji_netfilter::{
     octets,
     set::DataType,
 };
-use std::{
-    fmt,
-    net::{IpAddr, Ipv4Addr, Ipv6Addr},
-    time::Duration,
-};
+use std::{fmt, net::Ipv6Addr, time::Duration};
 
 /// Elements of the affinity map, at most; the kernel reserves a table of about this size.
 const AFFINITY_SIZE: u32 = 65535;
@@ -211,7 +207,7 @@ impl Spread {
         let (destination, chosen) = (Reg(words), Reg(2 * words + 2));
         let mut load = vec![Expr::Load(Field::Source(family), Reg(0))];
         load.push(if self.any {
-            Expr::Constant(octets(unspecified(family)), destination)
+            Expr::Constant(octets(family.unspecified()), destination)
         } else {
             Expr::Load(Field::Destination(family), destination)
         });
@@ -250,13 +246,6 @@ pub const NODE_PORT_IPS: &str = "nodeport-ips";
 /// Ranges of cluster IPs.
 pub const SERVICE_CIDRS: &str = "service-cidrs";
 
-fn unspecified(family: Family) -> IpAddr {
-    match family {
-        Family::V4 => Ipv4Addr::UNSPECIFIED.into(),
-        Family::V6 => Ipv6Addr::UNSPECIFIED.into(),
-    }
-}
-
 fn local_kind(field: Field) -> Vec<Expr> {
     vec![Expr::Load(field, Reg(0)), Expr::Compare(Reg(0), Compare::Equal, LOCAL.to_ne_bytes().into())]
 }
@@ -281,7 +270,7 @@ fn node_port(family: Family, node: &NodeConfig) -> Vec<Expr> {
     }
     let after = Reg(0).after(family.address_len());
     rule.extend([
-        Expr::Constant(octets(unspecified(family)), Reg(0)),
+        Expr::Constant(octets(family.unspecified()), Reg(0)),
         Expr::Load(Field::Protocol, after),
         Expr::Load(Field::DestinationPort, after.after(1)),
     ]);
@@ -334,7 +323,7 @@ pub fn skeleton(family: Family, node: &NodeConfig) -> Batch {
     for (name, ranges) in ranges {
         let spec = SetSpec::new(name, &[DataType::address(family)], SetData::None).with_intervals();
         batch.add_set(&spec);
-        batch.add_elements(&spec, &crate::changes::ranges(ranges, family));
+        batch.add_elements(&spec, &kaji_network::cidr::elements(ranges, family));
     }
     for (name, kind, hook, priority) in BASE {
         batch.add_chain(&Chain::base(name, kind, hook, priority));

@@ -10,12 +10,14 @@ mod check;
 mod claims;
 mod evaluator;
 mod extended;
+mod limited;
 pub mod names;
 mod pods;
 mod scopes;
 
 pub use amounts::{Usage, add, amounts};
-pub use check::{Change, check, total};
+pub use check::{Change, CheckError, check, total};
 pub use evaluator::{Context, Evaluator, objects_of};
 pub use extended::{charged_to_pod, pod_of};
+pub use limited::{Limited, LimitedResource};
 pub use pods::{Demand, best_effort, limits, requests};

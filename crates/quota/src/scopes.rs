@@ -3,36 +3,64 @@
 use crate::{evaluator::Evaluator, pods};
 use kaji_meta::object;
 use serde_json::Value;
+use std::fmt;
 
 /// One condition of a quota.
-struct Requirement<'a> {
-    scope: &'a str,
+pub(crate) struct Requirement<'a> {
+    pub scope: &'a str,
     operator: &'a str,
     values: Vec<&'a str>,
 }
 
+impl<'a> Requirement<'a> {
+    /// A `ScopedResourceSelectorRequirement`.
+    pub fn of(requirement: &'a Value) -> Self {
+        Requirement {
+            scope: object::str_at(requirement, &["scopeName"]),
+            operator: object::str_at(requirement, &["operator"]),
+            values: object::strs_at(requirement, &["values"]).collect(),
+        }
+    }
+}
+
+/// As Go prints the type.
+impl fmt::Display for Requirement<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{{{} {} [{}]}}", self.scope, self.operator, self.values.join(" "))
+    }
+}
+
 /// `spec.scopes` and `spec.scopeSelector` of a quota.
-fn requirements(quota: &Value) -> impl Iterator<Item = Requirement<'_>> {
+pub(crate) fn requirements(quota: &Value) -> impl Iterator<Item = Requirement<'_>> {
     let plain = object::strs_at(quota, &["spec", "scopes"]).map(|scope| Requirement {
         scope,
         operator: "Exists",
         values: vec![],
     });
     let selected = object::arr_at(quota, &["spec", "scopeSelector", "matchExpressions"]).iter();
-    plain.chain(selected.map(|e| Requirement {
-        scope: object::str_at(e, &["scopeName"]),
-        operator: object::str_at(e, &["operator"]),
-        values: object::strs_at(e, &["values"]).collect(),
-    }))
+    plain.chain(selected.map(Requirement::of))
 }
 
 /// Whether an object is in the scopes of a quota. Only pods and claims have scopes.
 pub(crate) fn in_scopes(quota: &Value, evaluator: &Evaluator, item: &Value) -> bool {
-    requirements(quota).all(|r| match evaluator {
-        Evaluator::Pods => pod_matches(&r, item),
-        Evaluator::Claims => r.scope == "VolumeAttributesClass" && selects(&r, &attribute_classes(item)),
+    requirements(quota).all(|r| matches(evaluator, &r, item))
+}
+
+/// Those of the conditions that an object meets.
+pub(crate) fn matching<'a>(
+    evaluator: &Evaluator,
+    item: &Value,
+    requirements: impl Iterator<Item = Requirement<'a>>,
+) -> impl Iterator<Item = Requirement<'a>> {
+    requirements.filter(|r| matches(evaluator, r, item))
+}
+
+fn matches(evaluator: &Evaluator, r: &Requirement<'_>, item: &Value) -> bool {
+    match evaluator {
+        Evaluator::Pods => pod_matches(r, item),
+        Evaluator::Claims => r.scope == "VolumeAttributesClass" && selects(r, &attribute_classes(item)),
         _ => false,
-    })
+    }
 }
 
 fn pod_matches(r: &Requirement<'_>, pod: &Value) -> bool {

@@ -29,7 +29,7 @@ const FIRST_RESOLUTION: Duration = Duration::from_secs(2);
 /// How long after the last reader nodes are still asked.
 const KEEP: Duration = Duration::from_secs(60);
 /// How long the first reader waits.
-const PATIENCE: Duration = Duration::from_secs(8);
+const FIRST_READ_TIMEOUT: Duration = Duration::from_secs(8);
 /// Nodes that are asked at once.
 const PARALLEL: usize = 32;
 /// How long a node may take to answer.
@@ -94,7 +94,7 @@ impl Collector {
         self.readers.notify_one();
         let mut rounds = self.rounds.subscribe();
         // Too late is no error: the reader is shown what there is, as upstream's does.
-        let _ = tokio::time::timeout(PATIENCE, rounds.wait_for(|rounds| *rounds >= ENOUGH)).await;
+        let _ = tokio::time::timeout(FIRST_READ_TIMEOUT, rounds.wait_for(|rounds| *rounds >= ENOUGH)).await;
     }
 
     /// What a node uses.
@@ -263,6 +263,6 @@ mod tests {
         let collector = Collector::new(Arc::new(ManualClock::new(jiff::Timestamp::UNIX_EPOCH)));
         let began = Instant::now();
         collector.ready().await;
-        assert_eq!(began.elapsed(), PATIENCE);
+        assert_eq!(began.elapsed(), FIRST_READ_TIMEOUT);
     }
 }

@@ -71,6 +71,15 @@ pub trait ObjectReader: Send + Sync {
     /// cheap. What was computed from the objects stays valid as long as it does not change.
     fn changed(&self, resource: &GroupResource) -> u64;
 
+    /// Whether reads of a resource return all its objects. Only kinds that are not required to start may lack some.
+    ///
+    /// # Errors
+    /// The error that requests for the resource get.
+    fn readable(&self, resource: &GroupResource) -> Result<(), Status> {
+        let _ = resource;
+        Ok(())
+    }
+
     /// Waits until reads here return everything that was committed before the call. For decisions that must not be made on
     /// a stale cache (about a namespace that was created a moment ago).
     fn sync<'a>(&'a self) -> BoxFuture<'a, Result<(), Status>>;
@@ -103,13 +112,28 @@ pub trait TypeRegistry: Send + Sync {
         to: &'a GroupVersionKind,
     ) -> BoxFuture<'a, Result<Value, Status>>;
 
+    /// An object in another version, as admission shows it: [`TypeRegistry::converted`], but of custom resources that no
+    /// webhook converts `apiVersion` alone changes. What the other version lacks stays, since the object is to be converted
+    /// back, and nothing is defaulted.
+    ///
+    /// # Errors
+    /// As [`TypeRegistry::converted`].
+    fn versioned<'a>(
+        &'a self,
+        object: Value,
+        to: &'a GroupVersionKind,
+    ) -> BoxFuture<'a, Result<Value, Status>>;
+
     /// Decodes an object that a webhook or policy has made of one of this kind, as a client's is decoded: unknown fields
-    /// are dropped (or, where this is `strict` and the kind is built in, are errors), types are checked, defaults are
-    /// filled in.
+    /// are dropped (or, where this is `strict`, are errors), types are checked, defaults are filled in. Unknown fields of
+    /// custom resources stay until [`TypeRegistry::prune`].
     ///
     /// # Errors
     /// Go's text for a value of a wrong type, or for another kind.
     fn received(&self, object: Value, kind: &GroupVersionKind, strict: bool) -> Result<Value, String>;
+
+    /// Drops the fields that the version of a custom object does not know. Other objects stay as they are.
+    fn prune(&self, object: &mut Value);
 }
 
 /// What an update does to `metadata.managedFields`.

@@ -257,7 +257,7 @@ impl SubresourceDef {
 /// once more.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MetadataCheck {
-    /// `ValidateObjectMeta`; `finalizers`: that of `core`, which wants finalizers to be qualified or well known.
+    /// `ValidateObjectMeta`; `finalizers`: that of `core`, which requires finalizers to be qualified or well known.
     Whole {
         /// See above.
         finalizers: bool,
@@ -340,6 +340,9 @@ pub struct ResourceDef {
     /// Whether a write is acknowledged only when the caches have it, so that it applies to every later request: kinds that
     /// configure the server itself (webhooks, policies).
     pub writes_wait_for_caches: bool,
+    /// Whether the server starts only when all objects can be read: kinds by which it decides about requests. Of another kind on a
+    /// store that other programs write to, requests fail until they can.
+    pub required_to_start: bool,
     /// Whether a write to a store on other machines is acknowledged as soon as that has it, a moment before the caches do: kinds with
     /// many writes, on which the server decides nothing without a look at the store. As upstream, for which that goes for all.
     pub acknowledged_when_stored: bool,

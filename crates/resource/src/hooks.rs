@@ -62,6 +62,10 @@ pub trait Hooks: Send + Sync + 'static {
     /// Defaults of the given version, as upstream's versioned defaulting. Also run on objects read back.
     fn default(&self, version: &str, object: &mut Value) {}
 
+    /// What an earlier release did not store, beside defaults: called for objects that an API server of upstream has stored, after
+    /// [`Hooks::default`]. Only what is absent is filled in, from the object alone.
+    fn complete_stored(&self, object: &mut Value) {}
+
     /// Translates between versions. The engine rewrites `apiVersion` (and `kind`) itself, after this. For a resource that
     /// shares another's storage, `from` and `to` are whole apiVersions (`events.k8s.io/v1` and `v1`).
     fn convert(&self, object: &mut Value, from: &str, to: &str) -> Result<(), Status> {
@@ -70,6 +74,10 @@ pub trait Hooks: Send + Sync + 'static {
 
     /// Clears what a client may not set (status), and sets initial values. Upstream's `PrepareForCreate`.
     fn prepare_create(&self, ctx: &Ctx<'_>, object: &mut Value) {}
+
+    /// Adds to a new object, in the form that is stored, what each reader of it would be shown besides: the default of a status,
+    /// which a client cannot set before the object is there. Upstream stores an object without it, and fills it in with each read.
+    fn complete_created(&self, object: &mut Value) {}
 
     /// Upstream's `Validate`, without ObjectMeta, which the engine has checked.
     fn validate_create(&self, ctx: &Ctx<'_>, object: &Value) -> field::ErrorList {
@@ -199,6 +207,11 @@ pub trait CallHooks: Send + Sync {
     /// Whether the subresource needs the object that it belongs to. If not, the object is not read and may be missing.
     fn call_reads_object(&self, subresource: &str) -> bool {
         true
+    }
+
+    /// Completes and checks the body of a `Create` between mutating and validating admission: what validating plugins see.
+    fn prepare_call(&self, ctx: &Ctx<'_>, object: Option<&Value>, body: &mut Value) -> Result<(), Status> {
+        Ok(())
     }
 
     /// Serves the request. The answer is the response body, with its HTTP code.

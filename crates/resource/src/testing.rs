@@ -1,7 +1,7 @@
 //! Test helpers: an [`Api`](crate::Api) over objects in memory, and a request context.
 //!
 //! Invariants: the objects are held as they were put in; no hook, admission plugin or field management runs; no future
-//! waits. `resourceVersion` is not maintained.
+//! waits. Only what is put in late is not read at once. `resourceVersion` is not maintained.
 
 use crate::{
     BoxFuture, Change, Ctx, DeleteOptions, ObjectReader, ObjectWriter, ResourceDef, TypeRegistry,
@@ -29,6 +29,8 @@ fn key(resource: &GroupResource, namespace: &str, name: &str) -> Key {
 pub struct FakeApi {
     objects: Mutex<BTreeMap<Key, Arc<Value>>>,
     changes: AtomicU64,
+    /// What the caches do not have yet.
+    late: Mutex<Vec<(Key, Arc<Value>)>>,
     /// Groups of definitions that share storage.
     pub shared: Vec<Arc<ResourceDef>>,
     /// The kinds that are served, with their resources, and whether these are in namespaces.
@@ -51,6 +53,16 @@ impl FakeApi {
         let key = key(resource, object::namespace(&object), object::name(&object));
         self.lock().insert(key, Arc::new(object));
         self.count_change();
+    }
+
+    /// Stores an object as an acknowledged write that reads return from the next `sync` on.
+    pub fn put_late(&self, resource: &GroupResource, object: Value) {
+        let key = key(resource, object::namespace(&object), object::name(&object));
+        self.late().push((key, Arc::new(object)));
+    }
+
+    fn late(&self) -> MutexGuard<'_, Vec<(Key, Arc<Value>)>> {
+        self.late.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Removes an object. Returns whether it was there.
@@ -96,11 +108,16 @@ impl ObjectReader for FakeApi {
     }
 
     fn sync<'a>(&'a self) -> BoxFuture<'a, Result<(), Status>> {
+        let late = std::mem::take(&mut *self.late());
+        if !late.is_empty() {
+            self.lock().extend(late);
+            self.count_change();
+        }
         Box::pin(std::future::ready(Ok(())))
     }
 
     fn lags(&self) -> bool {
-        false
+        !self.late().is_empty()
     }
 
     fn has_other_writers(&self) -> bool {
@@ -124,9 +141,19 @@ impl TypeRegistry for FakeApi {
         Box::pin(std::future::ready(Err(error)))
     }
 
+    fn versioned<'a>(
+        &'a self,
+        object: Value,
+        to: &'a GroupVersionKind,
+    ) -> BoxFuture<'a, Result<Value, Status>> {
+        self.converted(object, to)
+    }
+
     fn received(&self, object: Value, _: &GroupVersionKind, _: bool) -> Result<Value, String> {
         Ok(object)
     }
+
+    fn prune(&self, _: &mut Value) {}
 }
 
 impl ObjectWriter for FakeApi {

@@ -5,7 +5,7 @@
 
 #![allow(clippy::print_stdout, clippy::unwrap_used, reason = "a benchmark prints what it measured")]
 
-use kaji_runtime::{Snapshot, objects::Pod};
+use kaji_runtime::{ObjectSnapshot, objects::Pod};
 use serde_json::{Value, json};
 
 const PODS: usize = 50_000;
@@ -87,9 +87,9 @@ fn resident() -> usize {
 
 fn main() {
     // The first pods fault in what is allocated once.
-    let warm: Snapshot<Pod> = Snapshot::of((0..100).map(|i| decode(&pod(i))));
+    let warm: ObjectSnapshot<Pod> = ObjectSnapshot::of((0..100).map(|i| decode(&pod(i))));
     let before = resident();
-    let snapshot: Snapshot<Pod> = Snapshot::of((0..PODS).map(|i| decode(&pod(i))));
+    let snapshot: ObjectSnapshot<Pod> = ObjectSnapshot::of((0..PODS).map(|i| decode(&pod(i))));
     let grown = resident().saturating_sub(before);
     println!("{} pods: {} bytes a pod in the informer's snapshot", snapshot.len(), grown / snapshot.len());
     drop((warm, snapshot));

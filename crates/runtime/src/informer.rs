@@ -20,7 +20,7 @@ use crate::{
     metrics::ControllerMetrics,
     queue::Queue,
     signal::Signal,
-    view::{Projection, Snapshot},
+    view::{ObjectSnapshot, Projection},
 };
 use arc_swap::ArcSwap;
 use futures_util::future::BoxFuture;
@@ -59,7 +59,7 @@ type Handler<T> = Box<dyn Fn(&Change<T>) + Send + Sync>;
 /// A shared informer.
 pub struct Informer<T> {
     collection: Collection,
-    snapshot: ArcSwap<Snapshot<T>>,
+    snapshot: ArcSwap<ObjectSnapshot<T>>,
     handlers: Mutex<Vec<Handler<T>>>,
     /// The newest revision seen; `None` before the first list.
     progress: Signal<Option<u64>>,
@@ -87,8 +87,8 @@ impl<T: Projection> Informer<T> {
     }
 
     /// The present snapshot.
-    pub fn snapshot(&self) -> Snapshot<T> {
-        Snapshot::clone(&self.snapshot.load())
+    pub fn snapshot(&self) -> ObjectSnapshot<T> {
+        ObjectSnapshot::clone(&self.snapshot.load())
     }
 
     /// Adds a handler. It is called for every existing object as an addition, then for every change.
@@ -203,7 +203,7 @@ impl<T: Projection> Changes<T> {
 /// A list that is being compared with what an informer knows.
 struct InformerReplacement<'a, T> {
     informer: &'a Informer<T>,
-    known: Snapshot<T>,
+    known: ObjectSnapshot<T>,
     present: HashSet<Key>,
     upserts: Vec<Arc<T>>,
 }

@@ -198,7 +198,7 @@ impl Election {
         }
     }
 
-    /// Waits to be the leader; false when told to stop.
+    /// Waits to be the leader; false when it is stopped.
     async fn lead(&self, observed: &mut Observed, stop: &mut watch::Receiver<bool>) -> bool {
         loop {
             match tokio::time::timeout(self.timing.renew_deadline, self.attempt(observed)).await {

@@ -44,4 +44,4 @@ pub use meta::{Key, Meta, OwnerRef};
 pub use metrics::{Buckets, ControllerMetrics, Metric, Moment, Sample};
 pub use plan::{PatchKind, Plan, Step, Write};
 pub use time::VirtualClock;
-pub use view::{Projection, Snapshot, View};
+pub use view::{ObjectSnapshot, Projection, View};

@@ -1,4 +1,4 @@
-//! Projections shared by the loops of every part: one file a kind, only the fields that some loop reads.
+//! Projections shared by the loops of every part: one file for a kind and those that go with it, only the fields that some loop reads.
 
 mod amounts;
 mod certificates;

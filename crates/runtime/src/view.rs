@@ -41,34 +41,30 @@ pub trait Projection: DeserializeOwned + Send + Sync + 'static {
 
     /// `apps/v1`
     fn api_version() -> String {
-        if Self::GROUP.is_empty() {
-            Self::VERSION.into()
-        } else {
-            format!("{}/{}", Self::GROUP, Self::VERSION)
-        }
+        kaji_meta::gvk::api_version(Self::GROUP, Self::VERSION)
     }
 }
 
 /// All objects of one resource at one moment. Cloning is cheap.
-pub struct Snapshot<T> {
+pub struct ObjectSnapshot<T> {
     /// The indexes share the keys.
     objects: OrdMap<Arc<Key>, Arc<T>>,
     index: Index,
 }
 
-impl<T> Clone for Snapshot<T> {
+impl<T> Clone for ObjectSnapshot<T> {
     fn clone(&self) -> Self {
-        Snapshot { objects: self.objects.clone(), index: self.index.clone() }
+        ObjectSnapshot { objects: self.objects.clone(), index: self.index.clone() }
     }
 }
 
-impl<T> Default for Snapshot<T> {
+impl<T> Default for ObjectSnapshot<T> {
     fn default() -> Self {
-        Snapshot { objects: OrdMap::new(), index: Index::default() }
+        ObjectSnapshot { objects: OrdMap::new(), index: Index::default() }
     }
 }
 
-impl<T: Projection> Snapshot<T> {
+impl<T: Projection> ObjectSnapshot<T> {
     /// A snapshot of given objects (tests, first lists).
     pub fn of(objects: impl IntoIterator<Item = T>) -> Self {
         let mut snapshot = Self::default();
@@ -204,7 +200,9 @@ pub(crate) struct Source {
 
 impl Source {
     /// Of the resource that `snapshot` gives.
-    pub(crate) fn new<T: Projection>(snapshot: impl Fn() -> Snapshot<T> + Send + Sync + 'static) -> Self {
+    pub(crate) fn new<T: Projection>(
+        snapshot: impl Fn() -> ObjectSnapshot<T> + Send + Sync + 'static,
+    ) -> Self {
         Source { resource: TypeId::of::<T>(), snapshot: Arc::new(move || Arc::new(snapshot())) }
     }
 }
@@ -230,18 +228,18 @@ impl View {
     }
 
     /// The snapshot of a resource. Empty when the controller does not read it (a programming mistake that tests show).
-    pub fn get<T: Projection>(&self) -> Snapshot<T> {
+    pub fn get<T: Projection>(&self) -> ObjectSnapshot<T> {
         let resource = TypeId::of::<T>();
         let kept = self.snapshots.get(&resource).cloned();
         let present = || self.sources.iter().find(|s| s.resource == resource).map(|s| (s.snapshot)());
         let found = kept.or_else(present);
-        let found = found.as_deref().and_then(|s| s.downcast_ref::<Snapshot<T>>());
+        let found = found.as_deref().and_then(|s| s.downcast_ref::<ObjectSnapshot<T>>());
         debug_assert!(found.is_some(), "{} is not among the controller's informers", T::RESOURCE);
         found.cloned().unwrap_or_default()
     }
 
     /// Adds a resource's snapshot.
-    pub fn with<T: Projection>(mut self, snapshot: Snapshot<T>) -> Self {
+    pub fn with<T: Projection>(mut self, snapshot: ObjectSnapshot<T>) -> Self {
         self.snapshots.insert(TypeId::of::<T>(), Arc::new(snapshot));
         self
     }

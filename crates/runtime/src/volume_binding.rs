@@ -8,7 +8,7 @@
 use crate::{
     Meta,
     objects::{PersistentVolume, PersistentVolumeClaim, StorageClass},
-    view::{Projection, Snapshot},
+    view::{ObjectSnapshot, Projection},
 };
 use serde_json::{Value, json};
 use std::{collections::HashSet, sync::Arc};
@@ -31,7 +31,7 @@ pub const BETA_STORAGE_PROVISIONER: &str = "volume.beta.kubernetes.io/storage-pr
 pub const NO_PROVISIONER: &str = "kubernetes.io/no-provisioner";
 
 /// Whether a claim is bound when a pod that uses it is scheduled.
-pub fn delays_binding(claim: &PersistentVolumeClaim, classes: &Snapshot<StorageClass>) -> bool {
+pub fn delays_binding(claim: &PersistentVolumeClaim, classes: &ObjectSnapshot<StorageClass>) -> bool {
     classes.get("", claim.class()).is_some_and(|class| class.delays_binding())
 }
 

@@ -8,7 +8,7 @@
 
 use crate::matcher::Namespaces;
 use kaji_meta::labels::Selector;
-use kaji_runtime::Snapshot as Objects;
+use kaji_runtime::ObjectSnapshot as Objects;
 use kaji_runtime::objects::{Namespace, Pod};
 use serde_json::Value;
 use std::collections::{BTreeMap, BTreeSet};

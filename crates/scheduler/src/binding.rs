@@ -2,8 +2,11 @@
 //!
 //! Invariants:
 //! - A pod that was not bound leaves no reservation: whatever fails, the state comes back for unreserving.
+//! - Until it begins to bind its pod, a cycle can be ended.
 //! - A pod that is not bound at once has its node in `status.nominatedNodeName` before anything is waited for or prepared, so that
 //!   autoscalers keep the node, and a scheduler that starts meanwhile keeps the decision (KEP-5278).
+
+mod hold;
 
 use crate::{
     extenders::ExtenderCalls,
@@ -11,6 +14,7 @@ use crate::{
     metrics::{Ending, Point, extension},
     status_writer::status_patch,
 };
+pub use hold::Hold;
 use kaji_meta::time::Clock;
 use kaji_runtime::{Client, EventRecord, Key, PatchKind, Target, Write, objects::Pod, time};
 use std::{sync::Arc, time::Duration};
@@ -28,6 +32,8 @@ pub struct BindingCycle {
     pub extenders: Arc<ExtenderCalls>,
     /// Whether the pod's status may name the node.
     pub nominated: bool,
+    /// Ends it before it binds.
+    pub hold: Hold,
 }
 
 impl BindingCycle {
@@ -49,24 +55,30 @@ impl BindingCycle {
         let preparing = pre_flight(profile, &self.context, &self.state);
         if self.wait.is_some() || !preparing.is_empty() {
             self.nominate().await;
+        } else {
+            self.hold.begin_to_bind()?;
         }
         let (context, state) = (&self.context, &mut self.state);
         if let Some(wait) = self.wait {
             let (began, since) = (time::instant(clock), Instant::now());
-            let waited = tokio::select! {
-                biased;
-                permitted = permitted(profile, context) => permitted,
-                () = time::sleep_until(clock, began + wait) => {
-                    Err(Status::unschedulable(format!("pod {} timed out waiting on permit", context.pod.key())))
+            let permitted = async {
+                tokio::select! {
+                    biased;
+                    permitted = permitted(profile, context) => permitted,
+                    () = time::sleep_until(clock, began + wait) => {
+                        Err(Status::unschedulable(format!("pod {} timed out waiting on permit", context.pod.key())))
+                    }
                 }
             };
+            let waited = self.hold.unless_ended(permitted).await;
             profile.meter.permit_waited(Ending::from(&waited), since);
             waited?;
         }
         let since = Instant::now();
-        let prepared = pre_bind(profile, &preparing, context, state).await;
+        let prepared = self.hold.unless_ended(pre_bind(profile, &preparing, context, state)).await;
         profile.meter.observe(Point::PreBind, Ending::from(&prepared), since);
         prepared?;
+        self.hold.begin_to_bind()?;
         let since = Instant::now();
         let bound = self.bind(profile).await;
         profile.meter.observe(Point::Bind, Ending::from(&bound), since);

@@ -72,6 +72,9 @@ const POINTS: [&str; 12] = [
     "postBind",
 ];
 
+/// Points of placements of groups of pods. They are fields of every complete file, and no plugin is there to be enabled.
+const PLACEMENT_POINTS: [&str; 2] = ["placementGenerate", "placementScore"];
+
 impl Configuration {
     /// Upstream's default: one profile with all plugins that the gates allow.
     ///
@@ -215,8 +218,14 @@ fn profile(
         args.insert(FIT, &fit);
     }
     let sets = &raw["plugins"];
-    let known: Vec<&str> = POINTS.iter().copied().chain(["multiPoint"]).collect();
+    let known: Vec<&str> = POINTS.iter().copied().chain(["multiPoint"]).chain(PLACEMENT_POINTS).collect();
     only_known(sets, &known, "profiles[].plugins.")?;
+    for point in PLACEMENT_POINTS {
+        if let Some((name, _)) = enabled(&sets[point]).next() {
+            entry(name, features)?;
+            return invalid(format!("plugin {name:?} does not extend {} plugin", point_name(point)));
+        }
+    }
     let mut chosen = vec![];
     for entry in plugins::available(features) {
         if !disabled(&sets["multiPoint"], entry.name) {

@@ -26,7 +26,7 @@ mod tests;
 mod usage;
 
 pub use allocator::{AllocationError, Limit, allocate};
-pub use classes::{class_of, is_backed_by_devices};
+pub use classes::{CLASS_PREFIX, class_of, is_backed_by_devices};
 pub use inventory::Inventory;
 pub use requests::{Claim, DeviceRequests};
 pub use selectors::Selectors;

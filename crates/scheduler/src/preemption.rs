@@ -1,4 +1,4 @@
-//! Carries preemption out: victims get the `DisruptionTarget` condition and are deleted; the loop learns when that is done.
+//! Carries preemption out: victims get the `DisruptionTarget` condition and are deleted; the loop gets a message when that is done.
 //!
 //! Invariant: a victim is the pod that was chosen: another one of the same name is neither patched nor deleted.
 
@@ -20,6 +20,12 @@ pub struct Preemption {
     pub now: jiff::Timestamp,
 }
 
+/// The event of a victim.
+pub fn preempted(victim: &PodInfo, preemptor: &PodInfo, node: &str, how: &str) -> EventRecord {
+    let text = format!("Preempted by pod {} on node {node}{how}", preemptor.uid());
+    EventRecord::normal(victim.pod.metadata.reference("v1", "Pod"), "Preempted", text)
+}
+
 impl Preemption {
     /// Deletes the victims. True if every one is deleted, or being deleted.
     pub async fn carry_out(&self, client: &Client, recorder: &Recorder) -> bool {
@@ -27,10 +33,7 @@ impl Preemption {
         let all = victims.map(|victim| async {
             match self.delete(client, victim).await {
                 Ok(()) => {
-                    let preemptor = &self.preemptor.pod.metadata.uid;
-                    let text = format!("Preempted by pod {preemptor} on node {}", self.node);
-                    let reference = victim.pod.metadata.reference("v1", "Pod");
-                    recorder.record(EventRecord::normal(reference, "Preempted", text));
+                    recorder.record(preempted(victim, &self.preemptor, &self.node, ""));
                     true
                 }
                 Err(error) if error.not_found() || error.conflict() => true,

@@ -124,7 +124,8 @@ pub fn schedule_pod(profile: &Profile, cycle: &Cycle<'_>, memory: &mut Memory) -
 /// Filters the nodes.
 pub fn find(profile: &Profile, cycle: &Cycle<'_>, memory: &mut Memory) -> ControlFlow<Decision, Found> {
     if cycle.snapshot.is_empty() {
-        return ControlFlow::Break(Decision::Unschedulable(Unschedulable::new(NO_NODES)));
+        let why = Unschedulable { nomination: Nomination::Clear, ..Unschedulable::new(NO_NODES) };
+        return ControlFlow::Break(Decision::Unschedulable(why));
     }
     let mut state = CycleState::new(profile.meter.samples_attempt());
     let prepared = match profile.pre_filter(cycle, &mut state) {
@@ -328,6 +329,8 @@ fn make_room(
     mut result: Unschedulable,
 ) -> Decision {
     let Some(made) = profile.post_filter(cycle, state, statuses) else {
+        // Nothing could have made room on the node that the pod is nominated for.
+        result.nomination = Nomination::Clear;
         return Decision::Unschedulable(result);
     };
     match made.status {

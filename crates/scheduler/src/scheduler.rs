@@ -7,10 +7,13 @@
 
 mod extended;
 mod group;
+#[cfg(test)]
+mod tests;
 mod update;
+mod victims;
 
 use crate::{
-    binding::{BindingCycle, carry_out},
+    binding::{BindingCycle, Hold, carry_out},
     cache::Cache,
     changes::Changes,
     configuration::Configuration,
@@ -34,7 +37,7 @@ use kaji_runtime::{
     time,
 };
 use std::{
-    collections::{BTreeSet, HashSet},
+    collections::{BTreeSet, HashMap, HashSet},
     sync::Arc,
     time::Duration,
 };
@@ -153,6 +156,8 @@ struct Scheduler {
     group_writer: StatusWriter<PodGroup>,
     permits: Arc<Semaphore>,
     sender: mpsc::Sender<Ended>,
+    /// The bindings in flight, by their pods' uids.
+    bindings: HashMap<String, Hold>,
     /// Uids of pods for which victims are being deleted.
     preempting: HashSet<String>,
     /// What decisions leave to the next.
@@ -219,6 +224,7 @@ impl Scheduler {
             group_writer: StatusWriter::default(),
             permits: Arc::new(Semaphore::new(BINDINGS)),
             sender,
+            bindings: HashMap::new(),
             preempting: HashSet::new(),
             memory: Memory::default(),
         }
@@ -276,6 +282,7 @@ impl Scheduler {
     }
 
     async fn decide(&mut self, profile: &Profile, popped: &Popped) -> Decision {
+        tracing::debug!(pod = %popped.key, attempt = popped.attempts, "attempting to schedule a pod");
         let began = Instant::now();
         let decision = match self.extenders.is_empty() {
             true => self.decide_alone(profile, popped),
@@ -345,11 +352,18 @@ impl Scheduler {
             metrics: self.metrics.devices.clone(),
             profile: self.profiles[popped.profile].config.scheduler_name.as_str().into(),
         };
-        BindingCycle { context, state, wait, extenders: self.extenders.clone(), nominated: false }
+        let extenders = self.extenders.clone();
+        BindingCycle { context, state, wait, extenders, nominated: false, hold: Hold::default() }
     }
 
     /// Binds a pod; without a permit, as soon as one is free.
-    fn start_binding(&self, popped: Popped, mut cycle: BindingCycle, permit: Option<OwnedSemaphorePermit>) {
+    fn start_binding(
+        &mut self,
+        popped: Popped,
+        mut cycle: BindingCycle,
+        permit: Option<OwnedSemaphorePermit>,
+    ) {
+        self.bindings.insert(popped.info.uid().to_owned(), cycle.hold.clone());
         let began = self.now();
         let (profiles, clock, sender) =
             (self.profiles.clone(), self.shared.clock.clone(), self.sender.clone());
@@ -388,6 +402,7 @@ impl Scheduler {
 
     fn binding_ended(&mut self, popped: &Popped, mut cycle: BindingCycle, outcome: Outcome, began: Instant) {
         let took = self.now().saturating_duration_since(began);
+        self.bindings.remove(popped.info.uid());
         let profiles = self.profiles.clone();
         let Some(profile) = profiles.get(popped.profile) else { return };
         let Err(status) = outcome else {
@@ -523,6 +538,7 @@ impl Scheduler {
             }
             self.queue.activate_now(&pod.key());
         }
+        let victims = self.end_bindings(popped, &node, victims);
         if victims.iter().all(|victim| victim.pod.metadata.deleting()) {
             return;
         }

@@ -17,6 +17,7 @@ use crate::schema::{Format, Omit, Property, Schema, SchemaRef, Type};
 
 mod gotype;
 mod json;
+mod restore;
 
 pub use json::{Parsed, parse};
 
@@ -25,7 +26,7 @@ pub use json::{Parsed, parse};
 ///
 /// The error is what Go's decoder says: "json: cannot unmarshal string into Go struct field ...".
 pub fn check_types(schema: &Schema, value: &mut Value) -> Result<(), String> {
-    Decoder { rewrite: false, pruned: None }.root(schema, value)
+    Decoder { rewrite: false, pruned: None, restores: false }.root(schema, value)
 }
 
 /// [`crate::prune::prune`] and [`check_types`] of a whole object of a built-in type in one pass. Returns the unknown
@@ -34,15 +35,29 @@ pub fn check_types(schema: &Schema, value: &mut Value) -> Result<(), String> {
 /// # Errors
 /// Those of [`check_types`].
 pub fn conform(schema: &Schema, value: &mut Value) -> Result<Vec<String>, String> {
+    conforming(schema, value, false)
+}
+
+/// [`conform`] of the outcome of a strategic merge patch or an apply: Go fills the typed object from a tree of values, not from
+/// JSON, and says of a value of the wrong type what kinds of values these are ("cannot restore map from string"). There a whole
+/// number is an integer however it was written (`80.0`, `8e1`).
+///
+/// # Errors
+/// For the first value of a wrong type.
+pub fn restore(schema: &Schema, value: &mut Value) -> Result<Vec<String>, String> {
+    conforming(schema, value, true)
+}
+
+fn conforming(schema: &Schema, value: &mut Value, restores: bool) -> Result<Vec<String>, String> {
     let pruned = RefCell::default();
-    Decoder { rewrite: false, pruned: Some(&pruned) }.root(schema, value)?;
+    Decoder { rewrite: false, pruned: Some(&pruned), restores }.root(schema, value)?;
     Ok(pruned.into_inner().finish())
 }
 
 /// [`check_types`], and then the form in which Go writes the typed object: empty values of `omitempty` fields go, fields
 /// that Go always writes appear (`status: {}`). Meant for whole objects of built-in types.
 pub fn typed(schema: &Schema, value: &mut Value) -> Result<(), String> {
-    Decoder { rewrite: true, pruned: None }.root(schema, value)
+    Decoder { rewrite: true, pruned: None, restores: false }.root(schema, value)
 }
 
 /// Brings `metadata` of a custom resource into the form that Go's `ObjectMeta` gives it: types are checked, nulls and empty
@@ -60,11 +75,6 @@ pub fn object_meta(object: &mut Value) -> Result<(), String> {
     }
 }
 
-/// The message of the 400 for an object that does not decode.
-pub fn cannot_handle(kind: &str, version: &str, error: &str) -> String {
-    format!("{kind} in version \"{version}\" cannot be handled as a {kind}: {error}")
-}
-
 /// Standard base64; Go does not mind stray trailing bits.
 const BASE64: GeneralPurpose = GeneralPurpose::new(
     &base64::alphabet::STANDARD,
@@ -76,6 +86,8 @@ struct Decoder<'u> {
     rewrite: bool,
     /// Set while unknown fields go.
     pruned: Option<&'u RefCell<Pruner>>,
+    /// Whether the values are a tree in Go, not JSON.
+    restores: bool,
 }
 
 /// Where a value is: its place and the full name of the struct that it is a field of.
@@ -88,7 +100,7 @@ struct Ctx<'a> {
 impl Decoder<'_> {
     fn root(&self, schema: &Schema, value: &mut Value) -> Result<(), String> {
         if !value.is_object() {
-            return Err(mismatch(value, schema, Ctx { at: &At::ROOT, owner: "" }));
+            return Err(self.mismatch(value, schema, Ctx { at: &At::ROOT, owner: "" }));
         }
         self.value(schema, value, Ctx { at: &At::ROOT, owner: "" })
     }
@@ -102,6 +114,9 @@ impl Decoder<'_> {
             pruned.borrow_mut().value(schema, value, ctx.at, schema.embedded_resource);
             return Decoder { pruned: None, ..*self }.value(schema, value, ctx);
         }
+        if self.restores {
+            restore::whole_number(schema, value);
+        }
         match (schema.ty, &mut *value) {
             (Type::Any, _) | (Type::String, Value::String(_)) | (Type::Boolean, Value::Bool(_)) => Ok(()),
             (Type::Number, Value::Number(_)) => Ok(()),
@@ -109,7 +124,7 @@ impl Decoder<'_> {
             (Type::Integer, Value::Number(n)) => {
                 let fits =
                     n.as_i64().is_some_and(|n| schema.format != Format::Int32 || i32::try_from(n).is_ok());
-                if fits { Ok(()) } else { Err(mismatch(value, schema, ctx)) }
+                if fits { Ok(()) } else { Err(self.mismatch(value, schema, ctx)) }
             }
             (Type::Object, Value::Object(map)) => match &schema.properties {
                 Some(_) => self.object(schema, map, ctx),
@@ -119,10 +134,17 @@ impl Decoder<'_> {
             (Type::SchemaOr, v) => self.schema_or(schema, v, ctx),
             (Type::Quantity, v) => quantity(v),
             (Type::Time | Type::MicroTime, v) => time(schema.ty, v),
-            (Type::Bytes, Value::String(s)) => bytes(s),
+            (Type::Bytes, Value::String(s)) => bytes(s).map_err(|e| match self.restores {
+                true => restore::bytes(&e),
+                false => e,
+            }),
             (Type::IntOrString, v) => int_or_string(v),
-            _ => Err(mismatch(value, schema, ctx)),
+            _ => Err(self.mismatch(value, schema, ctx)),
         }
+    }
+
+    fn mismatch(&self, value: &Value, schema: &Schema, ctx: Ctx<'_>) -> String {
+        if self.restores { restore::mismatch(value, schema) } else { mismatch(value, schema, ctx) }
     }
 
     fn object(&self, schema: &Schema, map: &mut Map<String, Value>, ctx: Ctx<'_>) -> Result<(), String> {

@@ -1,5 +1,6 @@
 //! Field documentation of the built-in types, for `kubectl explain` and OpenAPI: a generated table (`types/docs.txt`, written
-//! by `cargo xtask codegen` from the same definitions as the table of types), embedded.
+//! by `cargo xtask codegen` from the same definitions as the table of types), embedded. A second table of the same form has
+//! the options of requests, which are no part of those definitions (`types/options.txt`).
 //!
 //! Invariants:
 //! - Each text is in the table once: many fields (`metadata`, `kind`, …) share theirs.
@@ -9,10 +10,11 @@ use std::sync::LazyLock;
 
 static TABLE: &str = include_str!("types/docs.txt");
 static INDEX: LazyLock<Index> = LazyLock::new(|| Index::of(TABLE));
+static OPTIONS: LazyLock<Index> = LazyLock::new(|| Index::of(include_str!("types/options.txt")));
 
 /// The documentation of a type (`io.k8s.api.apps.v1.Deployment`), or of one of its fields.
 pub fn type_doc(type_name: &str, field: Option<&str>) -> Option<String> {
-    INDEX.text(type_name, field)
+    INDEX.text(type_name, field).or_else(|| OPTIONS.text(type_name, field))
 }
 
 /// The lines of the table.
@@ -75,6 +77,7 @@ mod tests {
             show("io.k8s.apimachinery.pkg.apis.meta.v1.ObjectMeta", Some("uid")),
             show("io.k8s.apiextensions-apiserver.pkg.apis.apiextensions.v1.JSONSchemaProps", Some("$ref")),
             show("io.k8s.api.core.v1.PodList", None),
+            show("io.k8s.apimachinery.pkg.apis.meta.v1.ListOptions", Some("fieldSelector")),
             show("io.k8s.api.core.v1.PodSpec", Some("nope")),
             show("io.k8s.nope", None),
         ];
@@ -88,6 +91,7 @@ mod tests {
             Populated by the system. Read-only. More info: https://kubernetes.io/docs/concepts/overview/working-with-objects/names#uids
             none
             PodList is a list of Pods.
+            A selector to restrict the list of returned objects by their fields. Defaults to everything.
             none
             none"#]].assert_eq(&all.join("\n"));
     }

@@ -32,7 +32,7 @@ mod tests;
 mod update;
 mod value;
 
-pub use apply::{ApplyArgs, apply};
+pub use apply::{ApplyArgs, apply, not_of_type};
 pub use configure::configure;
 pub use scale::{ScalePaths, scale_to_parent, scale_to_subresource};
 pub use update::{UpdateArgs, update};

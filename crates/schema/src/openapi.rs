@@ -19,9 +19,13 @@ mod connect;
 mod custom;
 mod gnostic;
 mod operations;
+mod roots;
+mod shared;
 mod v2;
+mod v3;
 
 pub use gnostic::to_protobuf;
+pub use roots::Root;
 
 /// Content type of the protobuf form of the v2 document.
 pub const V2_PROTOBUF: &str = "application/com.github.proto-openapi.spec.v2.v1.0+protobuf";
@@ -122,6 +126,11 @@ pub struct Group<'a> {
 }
 
 impl Group<'_> {
+    /// Whether its resources are custom ones.
+    fn is_custom(&self) -> bool {
+        self.resources.first().is_some_and(|resource| matches!(resource.model, Model::Custom(_)))
+    }
+
     /// "/api/v1" or "/apis/apps/v1".
     fn root(&self) -> String {
         let gv = &self.group_version;
@@ -138,22 +147,46 @@ pub fn v3(group: &Group<'_>, docs: Docs<'_>) -> Value {
     let mut paths = Map::new();
     for path in operations::paths(group) {
         path.models.iter().for_each(|m| components.add(*m));
-        paths.insert(path.path.clone(), operations::render_v3(&path, docs));
+        paths.insert(path.path.clone(), v3::path(&path, docs));
+    }
+    if group.is_custom() {
+        // Upstream's server of custom resources makes these on its own.
+        return json!({
+            "openapi": "3.0.0",
+            "info": {"title": "Kubernetes CRD Swagger", "version": "v0.1.0"},
+            "paths": paths,
+            "components": {"schemas": components.finish()},
+        });
     }
     components.add_named("io.k8s.apimachinery.pkg.apis.meta.v1.APIResourceList");
+    document_v3(paths, components)
+}
+
+/// The OpenAPI v3 document of a path that belongs to no group-version.
+pub fn root_v3(root: &Root, docs: Docs<'_>) -> Value {
+    let mut components = components::Components::new(docs, &[]);
+    root.answer().iter().for_each(|name| components.add_named(name));
+    let path = root.path();
+    let paths = Map::from_iter([(path.path.clone(), v3::path(&path, docs))]);
+    document_v3(paths, components)
+}
+
+fn document_v3(paths: Map<String, Value>, components: components::Components<'_>) -> Value {
+    let mut parts = Map::from_iter([("securitySchemes".to_owned(), json!({"BearerToken": bearer_token()}))]);
+    let schemas = components.finish();
+    if !schemas.is_empty() {
+        parts.insert("schemas".into(), schemas.into());
+    }
     json!({
         "openapi": "3.0.0",
         "info": {"title": "Kubernetes", "version": "v1.37.0"},
         "paths": paths,
-        "components": {
-            "schemas": components.finish(),
-            "securitySchemes": {"BearerToken": bearer_token()},
-        },
+        "components": parts,
     })
 }
 
-/// The OpenAPI v2 (Swagger) document of all `groups`.
-pub fn v2(groups: &[Group<'_>], docs: Docs<'_>) -> Value {
+/// The OpenAPI v2 (Swagger) document of all `groups` and `roots`.
+pub fn v2(groups: &[Group<'_>], roots: &[Root], docs: Docs<'_>) -> Value {
     let versions: Vec<GroupVersion> = groups.iter().map(|g| g.group_version.clone()).collect();
     let mut components = components::Components::new(docs, &versions);
     let mut paths = Map::new();
@@ -173,16 +206,23 @@ pub fn v2(groups: &[Group<'_>], docs: Docs<'_>) -> Value {
         }
     }
     components.add_named("io.k8s.apimachinery.pkg.apis.meta.v1.APIResourceList");
+    for root in roots {
+        root.answer().iter().for_each(|name| components.add_named(name));
+        let path = root.path();
+        paths.insert(path.path.clone(), v2::path(&path, docs));
+    }
     let mut definitions: Map<String, Value> =
         components.finish().into_iter().map(|(k, s)| (k, v2::definition(s))).collect();
     for c in customs.values() {
         definitions.extend(custom::definitions_v2(c, docs));
     }
+    let parameters = shared::take(&mut paths);
     json!({
         "swagger": "2.0",
         "info": {"title": "Kubernetes", "version": "v1.37.0"},
         "paths": paths,
         "definitions": definitions,
+        "parameters": parameters,
         "securityDefinitions": {"BearerToken": bearer_token()},
         "security": [{"BearerToken": []}],
     })

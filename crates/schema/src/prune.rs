@@ -7,6 +7,7 @@
 //!
 //! Laws: idempotent; what remains is unchanged.
 
+use kaji_meta::object;
 use serde_json::{Map, Value};
 
 use crate::at::At;
@@ -18,13 +19,22 @@ const REPORT_LIMIT: usize = 100;
 
 const TYPE_META: [&str; 2] = ["apiVersion", "kind"];
 
-/// Removes from `value` what `schema` does not declare and returns the paths of what was removed, sorted: "spec.foo",
-/// "spec.containers[0].bar". With `is_resource_root` the value is a whole object: `apiVersion`, `kind` and `metadata` are
-/// known whatever the schema says.
+/// Removes from `value` what `schema` does not declare and returns the paths of what was removed: "spec.foo",
+/// "spec.containers[0].bar"; sorted, those of the object's own metadata first and those of embedded metadata last.
+/// With `is_resource_root` the value is a whole object: `apiVersion`, `kind` and `metadata` are known whatever the schema says.
 pub fn prune(schema: &Schema, value: &mut Value, is_resource_root: bool) -> Vec<String> {
     let mut pruner = Pruner::default();
     pruner.value(schema, value, &At::ROOT, is_resource_root || schema.embedded_resource);
     pruner.finish()
+}
+
+/// [`prune`] of a whole custom resource but for its metadata.
+pub fn prune_custom(schema: &Schema, object: &mut Value) {
+    let metadata = object::remove_at(object, &["metadata"]);
+    drop(prune(schema, object, true));
+    if let Some(metadata) = metadata {
+        object::set_at(object, &["metadata"], metadata);
+    }
 }
 
 /// Whether `value` has fields that `schema` does not declare, the metadata of embedded resources left out.
@@ -43,37 +53,56 @@ pub fn object_meta() -> &'static Schema {
 /// A walk that removes unknown fields.
 #[derive(Default)]
 pub(crate) struct Pruner {
-    unknown: Vec<String>,
+    unknown: Vec<(Part, String)>,
+    part: Part,
     /// The metadata of embedded resources is not looked at.
     spares_metadata: bool,
+    /// Whether what is removed is not reported.
+    silent: bool,
+}
+
+/// The part of an object that a field is in, in the order in which upstream's decoder looks at them.
+#[derive(Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord)]
+enum Part {
+    OwnMetadata,
+    #[default]
+    Declared,
+    EmbeddedMetadata,
 }
 
 impl Pruner {
-    /// The paths of what was removed, sorted.
+    /// The paths of what was removed, sorted within each part.
     pub(crate) fn finish(mut self) -> Vec<String> {
         self.unknown.sort_unstable();
-        self.unknown
+        self.unknown.into_iter().map(|(_, path)| path).collect()
     }
 
     /// Records that a field is removed.
     pub(crate) fn report(&mut self, at: &At<'_>) {
-        if self.unknown.len() < REPORT_LIMIT {
-            self.unknown.push(at.to_string());
+        if !self.silent && self.unknown.len() < REPORT_LIMIT {
+            self.unknown.push((self.part, at.to_string()));
         }
     }
 
     /// Prunes a value; `embedded`: it is a whole object.
     pub(crate) fn value(&mut self, schema: &Schema, value: &mut Value, at: &At<'_>, embedded: bool) {
         match value {
-            Value::Object(map) if schema.ty == Type::SchemaOr => {
-                if let Some(s) = &schema.items {
-                    self.object(s, map, at, false);
-                }
-            }
+            _ if schema.ty == Type::SchemaOr => self.schema_or(schema, value, at),
             Value::Object(map) => self.object(schema, map, at, embedded),
             Value::Array(list) => self.list(schema, list, at),
             _ => {}
         }
+    }
+
+    /// Upstream's type reads itself, past the decoder that reports unknown fields.
+    fn schema_or(&mut self, schema: &Schema, value: &mut Value, at: &At<'_>) {
+        let outer = std::mem::replace(&mut self.silent, true);
+        match value {
+            Value::Object(map) => schema.items.iter().for_each(|s| self.object(s, map, at, false)),
+            Value::Array(list) => self.list(schema, list, at),
+            _ => {}
+        }
+        self.silent = outer;
     }
 
     fn list(&mut self, schema: &Schema, list: &mut [Value], at: &At<'_>) {
@@ -136,7 +165,10 @@ impl Pruner {
             }
             if embedded && schema.name.is_none() && (k == "metadata" || TYPE_META.contains(&k.as_str())) {
                 if k == "metadata" && !self.spares_metadata {
+                    let part = if at.is_root() { Part::OwnMetadata } else { Part::EmbeddedMetadata };
+                    let outer = std::mem::replace(&mut self.part, part);
                     self.value(object_meta(), v, &at.field(k), false);
+                    self.part = outer;
                 }
                 continue;
             }
@@ -183,7 +215,7 @@ mod tests {
             value,
             expect![[r#"
                 {"apiVersion":"v1","kind":"X","metadata":{"name":"n"},"spec":{"a":"s","list":[{"x":1}],"map":{"k":{"y":1}},"pod":{"apiVersion":"v1","kind":"Pod","metadata":{"name":"p"},"spec":{}},"raw":{"any":{"thing":1},"p":{"q":""}}}}
-                metadata.nope other spec.b spec.list[0].z spec.map.k.n spec.pod.metadata.foo spec.pod.spec.u spec.pod.v spec.raw.p.r"#]],
+                metadata.nope other spec.b spec.list[0].z spec.map.k.n spec.pod.spec.u spec.pod.v spec.raw.p.r spec.pod.metadata.foo"#]],
         );
     }
 
@@ -199,6 +231,18 @@ mod tests {
     }
 
     #[test]
+    fn reports_nothing_inside_of_what_reads_itself() {
+        let schema = types::for_gvk("apiextensions.k8s.io", "v1", "CustomResourceDefinition").unwrap();
+        let mut definition = json!({"spec": {"versions": [{"schema": {"openAPIV3Schema": {"bogus": 1, "properties": {
+            "list": {"items": {"type": "string", "bogus": 1}}, "map": {"additionalProperties": {"bogus": 1}},
+            "lists": {"items": [{"bogus": 1}]}, "other": {"bogus": 1}}}}}]}});
+        let unknown = prune(&schema, &mut definition, true).join(" ");
+        expect!["spec.versions[0].schema.openAPIV3Schema.bogus spec.versions[0].schema.openAPIV3Schema.properties.other.bogus"]
+            .assert_eq(&unknown);
+        assert!(!definition.to_string().contains("bogus"), "{definition}");
+    }
+
+    #[test]
     fn prunes_built_in_types() {
         let pod = types::for_gvk("", "v1", "Pod").unwrap();
         let mut v = json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "x", "labels": {"a": "b"}}, "foo": 1,
@@ -208,10 +252,9 @@ mod tests {
         let crd = types::for_gvk("apiextensions.k8s.io", "v1", "CustomResourceDefinition").unwrap();
         let mut v = json!({"spec": {"versions": [{"schema": {"openAPIV3Schema": {"type": "object", "default": {"any": 1},
             "properties": {"a": {"type": "array", "items": {"type": "string", "zzz": 1}}}}}}]}});
-        assert_eq!(
-            prune(&crd, &mut v, true),
-            ["spec.versions[0].schema.openAPIV3Schema.properties.a.items.zzz"]
-        );
+        // It goes, and is not reported.
+        assert_eq!(prune(&crd, &mut v, true), Vec::<String>::new());
+        assert!(!v.to_string().contains("zzz"));
         let template = types::for_gvk("apps", "v1", "ControllerRevision").unwrap();
         let mut v = json!({"data": {"spec": [{"a": 1}]}});
         assert!(prune(&template, &mut v, true).is_empty());

@@ -9,7 +9,7 @@
 //! [`Type::Any`] with unspecified type); `items` only for [`Type::Array`] and [`Type::SchemaOr`].
 
 use std::fmt;
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, LazyLock, OnceLock};
 
 use serde_json::Value;
 
@@ -158,6 +158,23 @@ pub struct Property {
 }
 
 impl Property {
+    /// The default that upstream's documents have for a scalar, and by which elements of lists get the keys that they lack: the
+    /// declared one, or Go's zero value of a field that is always written.
+    pub(crate) fn scalar_default(&self) -> Option<&Value> {
+        static ZEROS: LazyLock<[Value; 3]> = LazyLock::new(|| ["".into(), 0.into(), false.into()]);
+        if let Some(declared) = &self.schema.get().default {
+            return Some(declared);
+        }
+        let [text, number, flag] = &*ZEROS;
+        let zero = match self.schema.get().ty {
+            Type::String if self.number != 0 => text,
+            Type::Integer | Type::Number => number,
+            Type::Boolean => flag,
+            _ => return None,
+        };
+        (!self.pointer && self.omit == Omit::Never).then_some(zero)
+    }
+
     /// A property of a custom resource.
     pub fn new(name: impl Into<Box<str>>, schema: SchemaRef) -> Property {
         Property {

@@ -20,7 +20,7 @@ mod invariants;
 mod keywords;
 mod node;
 
-pub use build::build;
+pub use build::{build, build_preserving};
 use node::Node;
 
 /// A checked schema.
@@ -92,6 +92,18 @@ pub fn has_unpruned_defaults(schema: &Value) -> bool {
             invariants::check(root, &Path::root(), &mut patterns).is_empty()
         }
     }) && defaults::unpruned(schema)
+}
+
+/// What makes `schema` not structural.
+///
+/// # Errors
+/// Why that cannot be decided: a keyword that is not supported.
+pub fn violations(schema: &Value, path: &Path) -> Result<ErrorList, String> {
+    let Some(root) = Node::of(schema) else { return Ok(ErrorList::new()) };
+    match keywords::unsupported(root) {
+        Some(message) => Err(message),
+        None => Ok(invariants::check(root, path, &mut PatternBudget::default())),
+    }
 }
 
 /// Whether any `x-kubernetes-validations` rule is declared in `schema`.

@@ -50,14 +50,12 @@ pub fn request(parts: Parts<'_>) -> Result<ApiRequest, Status> {
     let Parts { create_authorizer, deadline, webhooks, trace, .. } = parts;
     let verb = verb(&info.verb).ok_or_else(routing::method_not_allowed)?;
     let text = |name| headers.get(name).and_then(|v: &HeaderValue| v.to_str().ok());
-    let mut accept = negotiate::accept(text(header::ACCEPT), verb == Verb::Watch).ok_or_else(|| {
-        Status::not_acceptable(format!(
-            "only the following media types are accepted: {}",
-            negotiate::supported(verb == Verb::Watch)
-        ))
+    let mut accept = negotiate::accept(text(header::ACCEPT)).ok_or_else(|| {
+        let supported = negotiate::SUPPORTED;
+        Status::not_acceptable(format!("only the following media types are accepted: {supported}"))
     })?;
     let agent = text(header::USER_AGENT).unwrap_or_default();
-    accept.pretty = wants_pretty(&info.query, agent);
+    accept.pretty |= wants_pretty(&info.query, agent);
     // The namespace of a namespace's own path is its name; the resource itself is cluster scoped.
     let namespace = if target.resource == "namespaces" && target.group.is_empty() {
         String::new()
@@ -162,7 +160,7 @@ pub fn response(answer: ApiResponse, gzip: bool) -> Response<ResponseBody> {
 }
 
 /// When to try again, as an error's details say it: clients go by the header. Source: `responsewriters/writers.go` of apiserver.
-fn retry_after(answer: &ApiResponse) -> Option<u64> {
+pub fn retry_after(answer: &ApiResponse) -> Option<u64> {
     /// Errors are short; one with many causes names no time.
     const SHORT: usize = 64 << 10;
     let Body::Full(bytes) = &answer.body else { return None };

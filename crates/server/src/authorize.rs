@@ -72,19 +72,36 @@ pub fn forbidden(asked: &Attributes<'_>, reason: &str) -> Status {
 
 /// Authorizes an update or a patch that creates its object. Source: apiserver
 /// `handlers.withAuthorization`.
-pub fn create_authorizer(
+pub fn authorizer_of_creates(
     authorizer: &Arc<dyn Authorizer>,
     info: &RequestInfo,
 ) -> Option<Arc<dyn CreateAuthorizer>> {
     let may_create = matches!(&*info.verb, "update" | "patch");
-    may_create.then(|| Arc::new(ByAuthorizer(authorizer.clone())) as _)
+    may_create.then(|| Arc::new(ByAuthorizer { authorizer: authorizer.clone(), of: Creation::Object }) as _)
 }
 
-struct ByAuthorizer(Arc<dyn Authorizer>);
+/// Authorizes a connection that GET opens as the creation that it amounts to: WebSockets are opened by GET, SPDY by POST.
+/// Source: `ensureAuthorizedForVerb` in `pkg/registry/core/pod/rest`.
+pub fn authorizer_of_connections(authorizer: &Arc<dyn Authorizer>) -> Arc<dyn CreateAuthorizer> {
+    Arc::new(ByAuthorizer { authorizer: authorizer.clone(), of: Creation::Connection })
+}
+
+/// What a request creates.
+#[derive(Clone, Copy, Debug)]
+enum Creation {
+    Object,
+    /// By a subresource.
+    Connection,
+}
+
+struct ByAuthorizer {
+    authorizer: Arc<dyn Authorizer>,
+    of: Creation,
+}
 
 impl fmt::Debug for ByAuthorizer {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("ByAuthorizer")
+        write!(f, "ByAuthorizer({:?})", self.of)
     }
 }
 
@@ -92,43 +109,22 @@ impl CreateAuthorizer for ByAuthorizer {
     fn authorize<'a>(&'a self, request: &'a ApiRequest) -> BoxFuture<'a, Result<(), Status>> {
         Box::pin(async move {
             let ApiRequest { user, group, version, resource, namespace, name, .. } = request;
-            let question = Attributes::resource(user, "create", group, resource);
-            let question = Attributes { version, namespace, name, ..question };
-            let outcome = self.0.authorize(&question).await;
-            match outcome.error {
-                _ if outcome.allowed() => Ok(()),
-                Some(error) => Err(Status::internal(error)),
-                None => Err(forbidden(&question, &outcome.reason)),
-            }
-        })
-    }
-}
-
-/// Authorizes a connection that GET opens as the creation that it amounts to: WebSockets are opened by GET, SPDY by POST.
-/// Source: `ensureAuthorizedForVerb` in `pkg/registry/core/pod/rest`.
-pub fn connect_authorizer(authorizer: &Arc<dyn Authorizer>) -> Arc<dyn CreateAuthorizer> {
-    Arc::new(OfConnections(authorizer.clone()))
-}
-
-struct OfConnections(Arc<dyn Authorizer>);
-
-impl fmt::Debug for OfConnections {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("OfConnections")
-    }
-}
-
-impl CreateAuthorizer for OfConnections {
-    fn authorize<'a>(&'a self, request: &'a ApiRequest) -> BoxFuture<'a, Result<(), Status>> {
-        Box::pin(async move {
-            let ApiRequest { user, group, version, resource, namespace, name, subresource, .. } = request;
+            let subresource = match self.of {
+                Creation::Object => "",
+                Creation::Connection => &*request.subresource,
+            };
             let question = Attributes::resource(user, "create", group, resource);
             let question = Attributes { version, namespace, name, subresource, ..question };
-            let outcome = self.0.authorize(&question).await;
-            match outcome.error {
-                _ if outcome.allowed() => Ok(()),
-                Some(error) => Err(Status::internal(error)),
-                None => Err(Status::forbidden(&GroupResource::new(group, resource), name, &outcome.reason)),
+            let outcome = self.authorizer.authorize(&question).await;
+            if outcome.allowed() {
+                return Ok(());
+            }
+            match (outcome.error, self.of) {
+                (Some(error), _) => Err(Status::internal(error)),
+                (None, Creation::Object) => Err(forbidden(&question, &outcome.reason)),
+                (None, Creation::Connection) => {
+                    Err(Status::forbidden(&GroupResource::new(group, resource), name, &outcome.reason))
+                }
             }
         })
     }

@@ -12,7 +12,7 @@ use crate::{
 };
 use http::{HeaderValue, Response, header, request::Parts};
 use kaji_engine::{ApiResponse, Body, Encoding, encode};
-use kaji_meta::{Query, Status, object};
+use kaji_meta::{Query, Status, json, object};
 use kaji_schema::{order, protobuf, types, yaml};
 use serde_json::Value;
 
@@ -89,7 +89,7 @@ impl Form {
                 let mut json = Vec::new();
                 order::write_document(&mut json, value);
                 if self.pretty {
-                    return Ok(encode::indent(&json));
+                    return Ok(json::indent(&json, encode::PRETTY));
                 }
                 json.push(b'\n');
                 Ok(json)
@@ -107,31 +107,47 @@ impl Form {
     }
 }
 
-/// An error in the form that the client prefers, as upstream's `ErrorNegotiated` writes it: JSON if it accepts none. Errors
-/// of resources are JSON, as the engine's are.
-fn error_response(parts: &Parts, info: &RequestInfo, status: &Status) -> ApiResponse {
-    let form = Form::of(parts, &info.query, Offer::Plain).ok();
-    let form = form.filter(|form| info.resource.is_none() && form.encoding != Encoding::Json);
-    let encoded = form.and_then(|form| Some((form.content_type(), form.encode(&status.to_value()).ok()?)));
-    match encoded {
-        Some((content_type, body)) => ApiResponse {
-            code: status.code,
-            content_type,
-            warnings: vec![],
-            annotations: vec![],
-            body: Body::Full(body.into()),
-        },
-        None => ApiResponse::from(status.clone()),
+/// The content type and the body of an error in the form that the client prefers, as upstream's `ErrorNegotiated` writes it, unless that
+/// is the engine's JSON. A client that accepts none gets indented JSON.
+fn negotiated(parts: &Parts, info: &RequestInfo, answer: &ApiResponse) -> Option<(&'static str, Vec<u8>)> {
+    let Body::Full(json) = &answer.body else { return None };
+    if answer.code < 400 || answer.content_type != "application/json" {
+        return None;
     }
+    let Ok(form) = Form::of(parts, &info.query, Offer::Plain) else {
+        return Some(("application/json", json::indent(json, encode::PRETTY)));
+    };
+    if form.is_kept() {
+        return None;
+    }
+    let status: Value = serde_json::from_slice(json).ok()?;
+    let body = (object::kind(&status) == "Status").then(|| form.encode(&status).ok())??;
+    Some((form.content_type(), body))
 }
 
-/// The response of [`error_response`], which says when to try again if the error does.
-pub fn refusal(parts: &Parts, info: &RequestInfo, status: &Status) -> Response<ResponseBody> {
-    let mut response = api::response(error_response(parts, info, status), false);
-    if let Some(seconds) = status.details.as_ref().map(|d| d.retry_after_seconds).filter(|s| *s > 0) {
+/// The response for an answer, an error in the form that the client prefers.
+pub fn response(
+    parts: &Parts,
+    info: &RequestInfo,
+    answer: ApiResponse,
+    gzip: bool,
+) -> Response<ResponseBody> {
+    let Some((content_type, body)) = negotiated(parts, info, &answer) else {
+        return api::response(answer, gzip);
+    };
+    // Read from the JSON, which is gone then.
+    let retry_after = api::retry_after(&answer);
+    let mut response =
+        api::response(ApiResponse { content_type, body: Body::Full(body.into()), ..answer }, gzip);
+    if let Some(seconds) = retry_after {
         response.headers_mut().insert(header::RETRY_AFTER, HeaderValue::from(seconds));
     }
     response
+}
+
+/// The response for an error.
+pub fn refusal(parts: &Parts, info: &RequestInfo, status: &Status) -> Response<ResponseBody> {
+    response(parts, info, ApiResponse::from(status.clone()), false)
 }
 
 impl Offer {
@@ -227,8 +243,15 @@ mod tests {
         let show = |path: &str, accept: &str| {
             let (parts, ()) =
                 Request::get(path).header(header::ACCEPT, accept).body(()).unwrap().into_parts();
-            let info = RequestInfo::parse(&parts.method, path, Query::default()).unwrap();
-            let response = error_response(&parts, &info, &Status::generic_not_found());
+            let query = parts.uri.query().map(Query::parse).unwrap_or_default();
+            let info = RequestInfo::parse(&parts.method, parts.uri.path(), query).unwrap();
+            let answer = ApiResponse::from(Status::generic_not_found());
+            let response = match negotiated(&parts, &info, &answer) {
+                Some((content_type, body)) => {
+                    ApiResponse { content_type, body: Body::Full(body.into()), ..answer }
+                }
+                None => answer,
+            };
             let body = response.body.into_bytes().unwrap();
             let body = match protobuf::open(&body) {
                 Ok(envelope) => format!("{} {}", envelope.api_version, envelope.kind),
@@ -241,12 +264,19 @@ mod tests {
             show("/apis/apps/v9", "application/vnd.kubernetes.protobuf"),
             show("/apis/apps/v9", "text/plain"),
             show("/api/v1/pods", "application/yaml"),
+            show(
+                "/api/v1/pods",
+                "application/json;as=Table;v=v1;g=meta.k8s.io, application/vnd.kubernetes.protobuf",
+            ),
+            show("/api/v1/pods?pretty=1", ""),
         ];
         expect_test::expect![[r#"
             404 application/yaml apiVersion: v1
             404 application/vnd.kubernetes.protobuf v1 Status
-            404 application/json {"kind":"Status","apiVersion":"v1","metadata":{},"status":"Failure","message":"the server could not find the requested resource","reason":"NotFound","details":{},"code":404}
-            404 application/json {"kind":"Status","apiVersion":"v1","metadata":{},"status":"Failure","message":"the server could not find the requested resource","reason":"NotFound","details":{},"code":404}"#]]
+            404 application/json {
+            404 application/yaml apiVersion: v1
+            404 application/vnd.kubernetes.protobuf v1 Status
+            404 application/json {"#]]
         .assert_eq(&got.join("\n"));
     }
 

@@ -38,7 +38,7 @@ use std::{sync::Arc, time::Duration};
 use tokio::{sync::oneshot, time::Instant};
 
 /// Wakes a request that waits for its seats.
-type Token = oneshot::Sender<()>;
+type Waker = oneshot::Sender<()>;
 
 const SCHEMA_HEADER: HeaderName = HeaderName::from_static("x-kubernetes-pf-flowschema-uid");
 const LEVEL_HEADER: HeaderName = HeaderName::from_static("x-kubernetes-pf-prioritylevel-uid");
@@ -47,7 +47,7 @@ const LONGEST_WAIT: Duration = Duration::from_secs(60);
 
 /// The flow control of one server.
 pub struct FlowControl {
-    controller: Controller<Token>,
+    controller: Controller<Waker>,
     /// Instead of the controller, when fairness is off.
     max_in_flight: Option<MaxInFlight>,
     /// Requests that wait, of those that read and those that write.
@@ -102,7 +102,7 @@ pub struct Seat {
 /// A request in its priority level: queued, or executing with its seats.
 struct QueuedRequest {
     flow: Arc<FlowControl>,
-    level: Arc<Level<Token>>,
+    level: Arc<Level<Waker>>,
     metrics: Arc<SchemaMetrics>,
     /// The flow that it takes CPU permits for; `None` for an exempt request.
     flow_hash: Option<u64>,
@@ -251,7 +251,7 @@ impl FlowControl {
         self.lanes.clone()
     }
 
-    fn request(&self, engine: &Engine, digest: &Digest<'_>, query: &Query, route: &Route<Token>) -> Request {
+    fn request(&self, engine: &Engine, digest: &Digest<'_>, query: &Query, route: &Route<Waker>) -> Request {
         let estimate = if route.exempt { Estimate::ONE } else { self.estimate(engine, digest, query, route) };
         route.metrics.estimated(estimate.seats());
         let flow = if route.sharded { route.schema.distinguish(digest) } else { "" };
@@ -265,7 +265,7 @@ impl FlowControl {
         engine: &Engine,
         digest: &Digest<'_>,
         query: &Query,
-        route: &Route<Token>,
+        route: &Route<Waker>,
     ) -> Estimate {
         let Some(target) = &digest.resource else { return Estimate::ONE };
         match digest.verb {
@@ -300,15 +300,15 @@ impl FlowControl {
     }
 
     /// Wakes requests that have got their seats. No lock may be held: a dropped request takes locks.
-    fn wake(woken: Vec<Token>) {
-        for token in woken {
+    fn wake(woken: Vec<Waker>) {
+        for waker in woken {
             // A request that is being dropped returns its seats itself.
-            let _ = token.send(());
+            let _ = waker.send(());
         }
     }
 
     /// Releases lingering seats when their time has passed, while there are any.
-    async fn release(self: Arc<Self>, level: Arc<Level<Token>>) {
+    async fn release(self: Arc<Self>, level: Arc<Level<Waker>>) {
         loop {
             let next = {
                 let mut set = level.queues();
@@ -335,8 +335,8 @@ impl QueuedRequest {
                 Started::Running(id) => Ok((id, None)),
                 Started::Rejected(reason) => Err(reason),
                 Started::Waiting(id) => {
-                    let (token, turn) = oneshot::channel();
-                    set.set_token(id, token);
+                    let (waker, turn) = oneshot::channel();
+                    set.set_token(id, waker);
                     Ok((id, Some(turn)))
                 }
             }

@@ -6,6 +6,7 @@ use kaji_engine::Engine;
 use kaji_exposition::slis::Slis;
 use kaji_meta::Query;
 use std::{
+    collections::BTreeSet,
     sync::{
         Arc, Mutex,
         atomic::{AtomicBool, Ordering},
@@ -148,8 +149,12 @@ impl Health {
                 }
             }
         }
-        for name in excluded.iter().filter(|e| !checks.iter().any(|(n, _)| n == *e)) {
-            text += &format!("warn: some health checks cannot be excluded: no matches for {name:?}\n");
+        let unknown: BTreeSet<&&str> =
+            excluded.iter().filter(|e| !checks.iter().any(|(n, _)| n == *e)).collect();
+        if !unknown.is_empty() {
+            let names: Vec<String> = unknown.iter().map(|name| format!("{name:?}")).collect();
+            let names = names.join(",");
+            text += &format!("warn: some health checks cannot be excluded: no matches for {names}\n");
         }
         match (failed.is_empty(), verbose) {
             (false, _) => (500, format!("{text}{endpoint} check failed\n")),
@@ -236,6 +241,17 @@ mod tests {
         assert_eq!(codes().await, [200, 500, 500]);
         tokio::time::advance(Duration::from_secs(10)).await;
         assert_eq!(codes().await, [500, 500, 500]);
+    }
+
+    #[tokio::test]
+    async fn exclusions_of_nothing_are_named_together() {
+        let exclude =
+            [("exclude", "b"), ("exclude", "ping"), ("exclude", "a"), ("exclude", "b"), ("verbose", "")];
+        let (code, text) = Health::default().serve("livez", "", &exclude.into()).await.unwrap();
+        assert_eq!(code, 200);
+        let warnings: Vec<&str> = text.lines().filter(|line| line.starts_with("warn")).collect();
+        let wanted = "warn: some health checks cannot be excluded: no matches for \"a\",\"b\"";
+        assert_eq!(warnings, [wanted], "{text}");
     }
 
     #[tokio::test]

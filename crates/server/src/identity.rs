@@ -10,7 +10,7 @@ use crate::{
     stack::StackError,
 };
 use kaji_auth::authn::{
-    Certificates, Chain, Identity, Refusal,
+    AuthenticationError, Certificates, Chain, Identity,
     subject::{self, Subject},
 };
 use kaji_meta::{Clock, Status, text::hex};
@@ -109,7 +109,7 @@ impl Authentication {
         Ok(Authenticated { caller: Caller(user), warnings })
     }
 
-    async fn identify(&self, parts: &http::request::Parts) -> Result<Identity, Refusal> {
+    async fn identify(&self, parts: &http::request::Parts) -> Result<Identity, AuthenticationError> {
         let anonymous = Peer::default();
         let peer = parts.extensions.get::<Peer>().unwrap_or(&anonymous);
         let ended = peer.until.is_some_and(|t| t < self.clock.now()).then(|| {
@@ -124,7 +124,7 @@ impl Authentication {
     }
 }
 
-fn unauthorized(refusal: &Refusal) -> Status {
+fn unauthorized(refusal: &AuthenticationError) -> Status {
     tracing::info!(reason = %refusal, "unable to authenticate a request");
     Status::unauthorized("Unauthorized")
 }

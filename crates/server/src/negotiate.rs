@@ -20,7 +20,7 @@ impl Clause<'_> {
     }
 }
 
-/// Clauses by preference: quality first, then order of appearance. At most 32 are looked at.
+/// Clauses by preference: quality first, then what names a type, then order of appearance. At most 32 are looked at.
 pub fn clauses(header: &str) -> Vec<Clause<'_>> {
     let mut clauses: Vec<Clause<'_>> = header
         .split(',')
@@ -42,55 +42,60 @@ pub fn clauses(header: &str) -> Vec<Clause<'_>> {
             Some(Clause { media, params, quality })
         })
         .collect();
-    clauses.sort_by_key(|c| std::cmp::Reverse(c.quality));
+    clauses
+        .sort_by_key(|c| (std::cmp::Reverse(c.quality), c.media.starts_with("*/"), c.media.ends_with("/*")));
     clauses
 }
 
 /// What upstream lists in its 406 of a resource.
-pub fn supported(watch: bool) -> &'static str {
-    if watch {
-        "application/json;stream=watch, application/vnd.kubernetes.protobuf;stream=watch"
-    } else {
-        "application/json, application/yaml, application/vnd.kubernetes.protobuf"
-    }
-}
+pub const SUPPORTED: &str = "application/json, application/yaml, application/vnd.kubernetes.protobuf";
 
-/// Negotiates a resource's answer. `None` is 406.
-/// `watch` leaves out YAML, which has no event framing.
+/// Negotiates a resource's answer. `None` is 406. A watch takes the same choice, though YAML has no event framing: the engine
+/// refuses it then, as upstream does.
 ///
 /// Which resource it is does not matter yet, so that custom resources, which have no protobuf form, come with what the
 /// client takes instead.
-pub fn accept(header: Option<&str>, watch: bool) -> Option<Accept> {
+pub fn accept(header: Option<&str>) -> Option<Accept> {
     let header = match header {
         None | Some("") => return Some(Accept::default()),
         Some(h) => h,
     };
     let clauses = clauses(header);
-    let mut choices = clauses.iter().filter_map(|clause| one(clause, watch));
-    let MediaTypeOptions { form, encoding, meta_v1beta1 } = choices.next()?;
+    let mut choices = clauses.iter().filter_map(|clause| Some((one(clause)?, clause)));
+    let (MediaTypeOptions { form, encoding, meta_v1beta1 }, chosen) = choices.next()?;
+    let pretty = chosen.param("pretty") == Some("1");
     let binary = |a: &MediaTypeOptions| a.encoding == Encoding::Protobuf && a.form == Form::Object;
-    let fallback = choices.find(|a| !binary(a));
-    Some(Accept { form, encoding, meta_v1beta1, pretty: false, fallback, separate: false })
+    let fallback = choices.map(|(choice, _)| choice).find(|a| !binary(a));
+    Some(Accept { form, encoding, meta_v1beta1, pretty, fallback, separate: false })
 }
 
-fn one(clause: &Clause<'_>, watch: bool) -> Option<MediaTypeOptions> {
+/// What a clause asks for. Source: `acceptMediaTypeOptions` of apiserver's `negotiation`, and `AllowsMediaTypeTransform`.
+fn one(clause: &Clause<'_>) -> Option<MediaTypeOptions> {
     let encoding = match clause.media {
         "application/json" | "*/*" | "application/*" => Encoding::Json,
-        "application/yaml" if !watch => Encoding::Yaml,
+        "application/yaml" => Encoding::Yaml,
         "application/vnd.kubernetes.protobuf" => Encoding::Protobuf,
         _ => return None,
     };
-    let form = match clause.param("as") {
-        None | Some("") => Form::Object,
-        Some(kind) => {
-            let known = clause.param("g") == Some("meta.k8s.io")
-                && matches!(clause.param("v"), Some("v1" | "v1beta1"));
-            match kind {
-                "Table" if known && encoding != Encoding::Protobuf => Form::Table,
-                "PartialObjectMetadata" | "PartialObjectMetadataList" if known => Form::PartialMetadata,
-                _ => return None,
-            }
+    let streams = match clause.param("stream") {
+        None | Some("") => true,
+        stream => stream == Some("watch") && encoding != Encoding::Yaml,
+    };
+    if !streams || !matches!(clause.param("sv"), None | Some("" | "v1")) {
+        return None;
+    }
+    // One of the three asks for another form, which the others have to complete.
+    let form = match (clause.param("as"), clause.param("g"), clause.param("v")) {
+        (None, None, None) => Form::Object,
+        (Some("Table"), Some("meta.k8s.io"), Some("v1" | "v1beta1")) if encoding != Encoding::Protobuf => {
+            Form::Table
         }
+        (
+            Some("PartialObjectMetadata" | "PartialObjectMetadataList"),
+            Some("meta.k8s.io"),
+            Some("v1" | "v1beta1"),
+        ) => Form::PartialMetadata,
+        _ => return None,
     };
     let meta_v1beta1 = form != Form::Object && clause.param("v") == Some("v1beta1");
     Some(MediaTypeOptions { form, encoding, meta_v1beta1 })
@@ -101,9 +106,9 @@ mod tests {
     use super::*;
 
     fn show(header: &str) -> String {
-        match accept(Some(header), false) {
+        match accept(Some(header)) {
             None => "406".into(),
-            Some(a) => format!("{:?} {:?}", a.form, a.encoding),
+            Some(a) => format!("{:?} {:?}{}", a.form, a.encoding, if a.pretty { " pretty" } else { "" }),
         }
     }
 
@@ -125,11 +130,32 @@ mod tests {
         assert_eq!(show("application/cbor"), "406");
         assert_eq!(show("application/json;as=Other;g=meta.k8s.io;v=v1"), "406");
         assert_eq!(show("*/*"), "Object Json");
+        assert_eq!(show("*/*, application/*, application/yaml"), "Object Yaml");
+    }
+
+    #[test]
+    fn parameters_that_name_no_form_are_refused() {
+        for header in [
+            "application/json;g=meta.k8s.io;v=v1",
+            "application/json;v=v1",
+            "application/json;as=;g=meta.k8s.io;v=v1",
+            "application/json;as=Table;g=k8s.io;v=v1",
+            "application/json;as=Table;g=meta.k8s.io",
+            "application/json;stream=other",
+            "application/yaml;stream=watch",
+            "application/json;sv=v2",
+        ] {
+            assert_eq!(show(header), "406", "{header}");
+            assert_eq!(show(&format!("{header}, application/yaml")), "Object Yaml", "{header}");
+        }
+        assert_eq!(show("application/json;stream=watch;sv=v1;charset=utf-8"), "Object Json");
+        assert_eq!(show("application/json;pretty=1"), "Object Json pretty");
+        assert_eq!(show("application/json;pretty=true"), "Object Json");
     }
 
     #[test]
     fn what_custom_resources_get_instead() {
-        let fallback = |header| accept(Some(header), false).unwrap().fallback.map(|a| (a.form, a.encoding));
+        let fallback = |header| accept(Some(header)).unwrap().fallback.map(|a| (a.form, a.encoding));
         assert_eq!(fallback("application/vnd.kubernetes.protobuf"), None);
         assert_eq!(
             fallback("application/vnd.kubernetes.protobuf,application/json"),

@@ -16,7 +16,7 @@ use kaji_meta::{GroupResource, GroupVersion};
 use kaji_resource::{ObjectReader, SubresourceDef, SubresourceKind, Verb, VersionDef};
 use kaji_schema::{
     SchemaRef,
-    openapi::{self, Custom, Group, Model},
+    openapi::{self, Custom, Group, Model, Root},
 };
 use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
@@ -203,6 +203,12 @@ impl OpenApi {
                         )
                     })
                     .collect();
+                let hash = build_hash();
+                paths.extend(roots(&groups).into_iter().map(|root| {
+                    let key = root.key();
+                    let at = format!("/openapi/v3/{key}?hash={hash}");
+                    (key, json!({"serverRelativeURL": at}))
+                }));
                 let extensions = aggregator.openapi_v3().into_iter();
                 paths.extend(extensions.map(|(root, at)| (root, json!({"serverRelativeURL": at}))));
                 let body = Bytes::from(json!({"paths": paths}).to_string());
@@ -225,8 +231,9 @@ impl OpenApi {
         hash: Option<&str>,
     ) -> Found {
         let own = groups.iter().find(|(gv, _)| root(gv) == wanted);
+        let other = roots(groups).into_iter().find(|root| root.key() == wanted);
         let made = aggregator.openapi_v3_document(wanted);
-        if own.is_none() && made.is_none() {
+        if own.is_none() && other.is_none() && made.is_none() {
             return Found::Served(Served::NotFound);
         }
         if !takes(accept, JSON) {
@@ -242,16 +249,25 @@ impl OpenApi {
             let served = || Found::Served(Served::Document { body, content_type, etag, immutable });
             return extension(&current).unwrap_or_else(served);
         }
-        let Some((gv, resources)) = own else { return Found::Served(Served::NotFound) };
-        let current = fingerprint(engine, gv, resources);
+        let docs = self.docs;
+        let (current, make): (String, Make) = match (other, own) {
+            (Some(root), _) => {
+                (build_hash(), Box::new(move || Bytes::from(openapi::root_v3(&root, &docs).to_string())))
+            }
+            (None, Some((gv, resources))) => {
+                let current = fingerprint(engine, gv, resources);
+                let (engine, gv, resources) = (engine.clone(), gv.clone(), resources.clone());
+                let make = move || {
+                    let customs = customs(&engine, &gv, &resources);
+                    Bytes::from(openapi::v3(&group(&gv, &resources, &customs), &docs).to_string())
+                };
+                (current, Box::new(make))
+            }
+            (None, None) => return Found::Served(Served::NotFound),
+        };
         if let Some(found) = extension(&current) {
             return found;
         }
-        let (engine, docs, gv, resources) = (engine.clone(), self.docs, gv.clone(), resources.clone());
-        let make = Box::new(move || {
-            let customs = customs(&engine, &gv, &resources);
-            Bytes::from(openapi::v3(&group(&gv, &resources, &customs), &docs).to_string())
-        });
         let (key, etag) = (format!("v3 {wanted} {current}"), format!("\"{current}\""));
         Found::Kept { of: self.v3.clone(), key, make, content_type, etag, immutable }
     }
@@ -276,7 +292,7 @@ impl OpenApi {
                 .zip(&customs)
                 .map(|((gv, resources), customs)| group(gv, resources, customs))
                 .collect();
-            let mut document = openapi::v2(&all, &docs);
+            let mut document = openapi::v2(&all, &roots(&groups), &docs);
             extensions.merge_into(&mut document);
             if protobuf { openapi::to_protobuf(&document).into() } else { Bytes::from(document.to_string()) }
         });
@@ -301,6 +317,19 @@ fn groups(engine: &Engine) -> Groups {
         }
     }
     groups
+}
+
+/// The documents besides those of group-versions.
+fn roots(groups: &Groups) -> Vec<Root> {
+    let built_in = groups.iter().filter(|((_, version), resources)| {
+        resources.first().is_some_and(|resource| !is_custom(resource, version))
+    });
+    Root::all(built_in.map(|((group, _), _)| group.as_str()))
+}
+
+/// Names the content of documents that this build alone makes.
+fn build_hash() -> String {
+    hex(&Sha256::digest(env!("CARGO_PKG_VERSION"))).to_uppercase()
 }
 
 /// `api/v1`, `apis/apps/v1`

@@ -251,6 +251,21 @@ fn index(stack: &Stack) -> Value {
     json!({"paths": index_paths(stack)})
 }
 
+/// Pages that the index names. As upstream has it, those below `/debug` are served and not named.
+const PAGES: [&str; 11] = [
+    "/flagz",
+    "/healthz",
+    "/livez",
+    "/metrics",
+    "/metrics/slis",
+    "/openapi/v2",
+    "/openapi/v3",
+    "/openapi/v3/",
+    "/readyz",
+    "/statusz",
+    "/version",
+];
+
 fn index_paths(stack: &Stack) -> Vec<String> {
     let registry = stack.engine.registry();
     let mut paths = vec!["/api".to_owned(), "/api/v1".into(), "/apis".into(), "/apis/".into()];
@@ -261,24 +276,7 @@ fn index_paths(stack: &Stack) -> Vec<String> {
             paths.push(format!("/apis/{}", version["groupVersion"].as_str().unwrap_or_default()));
         }
     }
-    for path in [
-        "/debug/api_priority_and_fairness/dump_priority_levels",
-        "/debug/api_priority_and_fairness/dump_queues",
-        "/debug/api_priority_and_fairness/dump_requests",
-        "/flagz",
-        "/healthz",
-        "/livez",
-        "/metrics",
-        "/metrics/slis",
-        "/openapi/v2",
-        "/openapi/v3",
-        "/openapi/v3/",
-        "/readyz",
-        "/statusz",
-        "/version",
-    ] {
-        paths.push(path.into());
-    }
+    paths.extend(PAGES.map(str::to_owned));
     if stack.issuer.is_some() {
         paths.extend(["/.well-known/openid-configuration".into(), "/openid/v1/jwks".into()]);
     }
@@ -346,4 +344,15 @@ fn compressed(parts: &Parts, response: Response<ResponseBody>) -> Response<Respo
         response.headers_mut().insert(header::CONTENT_ENCODING, HeaderValue::from_static("gzip"));
     }
     response
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pages_for_debugging_are_not_named() {
+        assert!(PAGES.iter().all(|page| !page.starts_with("/debug")));
+        assert!(PAGES.is_sorted());
+    }
 }

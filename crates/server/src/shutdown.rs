@@ -2,7 +2,7 @@
 //! new requests; those in flight end; then watches do.
 //!
 //! Invariants: before the last stage no request that was accepted is cut off, unless it takes longer than a request may; a client that
-//! is refused learns that it may try again, and where its connection leads to has ended by then.
+//! is refused gets an answer that it may try again, and where its connection leads to has ended by then.
 //!
 //! Source: `RunWithContext` in `pkg/server/genericapiserver.go` of apiserver, `filters/with_retry_after.go`, `filters/goaway.go`.
 

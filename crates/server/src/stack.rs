@@ -371,7 +371,7 @@ impl Stack {
             memory: memory.map(|m| m as _),
             audit_id: &request.audit_id,
             audit: record.clone().map(|r| r as _),
-            create_authorizer: authorize::create_authorizer(&self.authorizer, info),
+            create_authorizer: authorize::authorizer_of_creates(&self.authorizer, info),
             deadline: request.deadline,
             webhooks: request.webhooks,
             trace: request.trace,
@@ -387,7 +387,7 @@ impl Stack {
         }
         let response = match socket {
             Some(opening) => websocket::watch(opening, answer),
-            None => api::response(answer, plain::takes_gzip(&parts.headers)),
+            None => documents::response(parts, info, answer, plain::takes_gzip(&parts.headers)),
         };
         Ok(response.map(|body| flowcontrol::hold(body, seat, time)))
     }

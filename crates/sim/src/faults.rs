@@ -119,7 +119,7 @@ struct State {
     partitioned: BTreeMap<String, Instant>,
     /// What kills the loops with these names.
     loops: BTreeMap<&'static str, Arc<Notify>>,
-    /// When loops were killed that the laws have not been told of, in milliseconds.
+    /// When loops were killed that the laws have not observed yet, in milliseconds.
     killed: Vec<u64>,
 }
 

@@ -11,14 +11,14 @@ use std::time::Duration;
 use tokio::time::{Instant, sleep};
 
 /// A custom resource is served within this time after its definition.
-const PATIENCE: Duration = Duration::from_secs(30);
+const SERVED_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// Creates an object.
 ///
 /// # Errors
 /// When its kind does not come to be served, or the server refuses it.
 pub async fn create(client: &Client, object: &Value) -> Result<(), String> {
-    let until = Instant::now() + PATIENCE;
+    let until = Instant::now() + SERVED_TIMEOUT;
     let described = format!("{} {}", object["kind"], object["metadata"]["name"]);
     let path = loop {
         match path(client, object).await {

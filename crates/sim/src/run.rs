@@ -119,7 +119,7 @@ pub struct Outcome {
 const AFTERMATH: Duration = Duration::from_secs(30);
 /// A cluster reaches what it must within this time after the end of faults. The longest back-off of a queue is 1,000 s; with a quota
 /// there may be several, one after another.
-const PATIENCE: Duration = Duration::from_secs(60 * 60);
+const CONVERGENCE_TIMEOUT: Duration = Duration::from_secs(60 * 60);
 /// A cluster that has reached it is watched for so long.
 const SETTLED: Duration = Duration::from_secs(10 * 60);
 /// With a quota, pods that were refused come late, when others have gone: a cluster rests when none was created for so long, the
@@ -438,7 +438,7 @@ impl Run<'_> {
 
     /// Waits for what the cluster must reach, and then watches that it rests.
     async fn settle(&self) {
-        let until = Instant::now() + PATIENCE;
+        let until = Instant::now() + CONVERGENCE_TIMEOUT;
         let missing = loop {
             sleep(Duration::from_secs(15)).await;
             let mut missing = reached::missing(lock(&self.findings).laws.objects());

@@ -52,16 +52,14 @@ pub(crate) fn defaults() -> Defaults {
     let mut hooks = HashMap::new();
     for def in definitions() {
         for version in &def.versions {
-            let api_version = match def.group.is_empty() {
-                true => version.name.to_string(),
-                false => format!("{}/{}", def.group, version.name),
-            };
+            let api_version = kaji_meta::gvk::api_version(&def.group, &version.name);
             hooks.insert((api_version, def.kind.to_string()), (def.hooks.clone(), version.name.to_string()));
         }
     }
     Arc::new(move |api_version, kind, object| {
         if let Some((hooks, version)) = hooks.get(&(api_version.to_owned(), kind.to_owned())) {
             hooks.default(version, object);
+            hooks.complete_stored(object);
         }
     })
 }

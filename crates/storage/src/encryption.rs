@@ -54,7 +54,9 @@ impl Encryption {
         let (metrics, reloads) = (Arc::new(Metrics::new(server)), ReloadMetrics::new("encryption", server));
         metrics.register(page.registry());
         reloads.register(page.registry());
-        let deps = Deps { metrics, stored_keys: keys, ..Deps::new(random) };
+        // Upstream's servers neither encrypt nor decrypt what they share beside the resources.
+        let unencrypted = crate::internal_keys::is_internal;
+        let deps = Deps { metrics, stored_keys: keys, unencrypted, ..Deps::new(random) };
         let data = std::fs::read(path)
             .map_err(|e| ConfigError::Read { path: path.clone(), reason: e.to_string() })?;
         let current = InForce::from(Transformers::begun(&Config::of_file(path, &data)?, &deps).await?);

@@ -1,8 +1,9 @@
 //! Keys of etcd that are no resource's, which upstream's servers share with this one: the record of node ports, and the leases of
 //! API servers.
 //!
-//! Invariants: below upstream's resource names for them, which `EncryptionConfiguration` knows; their values are left as they
-//! are by what converts those of resources.
+//! Invariants: below upstream's resource names for them; their values are left as they are by what converts and what encrypts those of
+//! resources, also by the rule `*.*` of an `EncryptionConfiguration`, as upstream's storage factory does (kube-apiserver,
+//! `EtcdOptions::ApplyWithStorageFactoryTo`: only the getter of resources' options has the transformers).
 
 /// The resource of [`NODE_PORTS`], and upstream's prefix for it.
 pub const ALLOCATIONS: (&str, &str) = ("core/servicenodeportallocations", "ranges");

@@ -9,6 +9,7 @@ mod crd_v1beta1;
 pub mod encryption;
 mod etcd_metrics;
 pub mod forks;
+mod former;
 pub mod internal_keys;
 mod media;
 pub mod progress;

@@ -4,7 +4,7 @@
 //! (custom resources) is written as JSON; a value that cannot be read ends what met it with an error that names its key; what an
 //! API server of upstream wrote gets the defaults that upstream fills in when it reads; values of no resource are left alone.
 
-use crate::{crd_v1beta1, internal_keys::is_internal};
+use crate::{crd_v1beta1, former, internal_keys::is_internal};
 use bytes::Bytes;
 use futures_util::{FutureExt, StreamExt};
 use kaji_engine::storage;
@@ -40,6 +40,15 @@ fn schema(api_version: &str, kind: &str) -> Option<SchemaRef> {
     types::entry_for_gvk(group, version, kind).map(SchemaRef::Named)
 }
 
+/// The schema of what was stored, with the version that it is of: another one, if that is not served any more.
+fn schema_of(stored: &str, kind: &str) -> Option<(String, SchemaRef)> {
+    let own = schema(stored, kind).map(|schema| (stored.to_owned(), schema));
+    own.or_else(|| {
+        let served = former::served(stored, kind)?;
+        schema(&served, kind).map(|schema| (served, schema))
+    })
+}
+
 /// A stored value as JSON.
 pub(crate) fn json(key: &str, value: Bytes, defaults: &Defaults) -> Result<Bytes, StoreError> {
     if is_internal(key) {
@@ -50,16 +59,15 @@ pub(crate) fn json(key: &str, value: Bytes, defaults: &Defaults) -> Result<Bytes
         let end = value.iter().rposition(|byte| !byte.is_ascii_whitespace()).map_or(0, |at| at + 1);
         return if end == value.len() { Ok(value) } else { of_upstream(key, value.slice(..end), defaults) };
     }
-    let unreadable = |why: &dyn std::fmt::Display| {
-        StoreError::Corrupt(format!("the value of {key:?} cannot be decoded: {why}"))
-    };
+    let unreadable = |why: &dyn std::fmt::Display| StoreError::undecodable(key, why);
     let mut envelope = protobuf::open(&value).map_err(|e| unreadable(&e))?;
     let converted = crd_v1beta1::convert(&mut envelope).map_err(|e| unreadable(&e))?;
-    let (version, kind, raw) = (envelope.api_version, envelope.kind, envelope.raw);
-    let schema = schema(&version, &kind)
-        .ok_or_else(|| unreadable(&TypeMeta { api_version: &version, kind: &kind }.unregistered()))?;
+    let (stored, kind, raw) = (envelope.api_version, envelope.kind, envelope.raw);
+    let (version, schema) = schema_of(&stored, &kind)
+        .ok_or_else(|| unreadable(&TypeMeta { api_version: &stored, kind: &kind }.unregistered()))?;
     let mut object =
         protobuf::decode(&schema, converted.as_deref().unwrap_or(raw)).map_err(|e| unreadable(&e))?;
+    former::adapt(&stored, &kind, &mut object);
     if let Value::Object(map) = &mut object {
         map.insert("apiVersion".into(), version.into());
         map.insert("kind".into(), kind.into());
@@ -78,15 +86,19 @@ pub(crate) fn json(key: &str, value: Bytes, defaults: &Defaults) -> Result<Bytes
 
 /// What upstream wrote as JSON.
 fn of_upstream(key: &str, value: Bytes, defaults: &Defaults) -> Result<Bytes, StoreError> {
-    let mut object: Value = serde_json::from_slice(&value)
-        .map_err(|e| StoreError::Corrupt(format!("the value of {key:?} cannot be decoded: {e}")))?;
+    let mut object: Value = serde_json::from_slice(&value).map_err(|e| StoreError::undecodable(key, &e))?;
     let before = object.clone();
     let text = |object: &Value, member: &str| object[member].as_str().unwrap_or_default().to_owned();
     if crd_v1beta1::is_former(&text(&object, "apiVersion"), &text(&object, "kind")) {
         crd_v1beta1::object(&mut object);
     }
+    let (stored, kind) = (text(&object, "apiVersion"), text(&object, "kind"));
     // Custom resources get their defaults from their definition.
-    let Some(schema) = schema(&text(&object, "apiVersion"), &text(&object, "kind")) else { return Ok(value) };
+    let Some((version, schema)) = schema_of(&stored, &kind) else { return Ok(value) };
+    if version != stored {
+        former::adapt(&stored, &kind, &mut object);
+        object["apiVersion"] = version.into();
+    }
     complete(&schema, &mut object, defaults);
     Ok(if object == before { value } else { storage::encode(&object) })
 }
@@ -94,7 +106,8 @@ fn of_upstream(key: &str, value: Bytes, defaults: &Defaults) -> Result<Bytes, St
 /// Fills in defaults, in the form in which Go writes objects.
 fn complete(schema: &SchemaRef, object: &mut Value, defaults: &Defaults) {
     let text = |object: &Value, member: &str| object[member].as_str().unwrap_or_default().to_owned();
-    defaults(&text(object, "apiVersion"), &text(object, "kind"), object);
+    let (version, kind) = (text(object, "apiVersion"), text(object, "kind"));
+    defaults(&version, &kind, object);
     if let Err(error) = kaji_schema::decode::typed(schema.get(), object) {
         tracing::error!(%error, "a stored object has a value of a wrong type");
     }
@@ -249,5 +262,18 @@ mod tests {
         let batch = watch.next().await.unwrap().unwrap();
         let seen = (batch.events.len(), &*batch.unreadable[0].key, &batch.unreadable[0].error);
         assert!(matches!(seen, (0 | 1, "/a", StoreError::Corrupt(_))), "{seen:?}");
+    }
+
+    #[test]
+    fn a_stored_service_is_completed_by_its_kind_alone() {
+        let read = |version: &str| {
+            let service = serde_json::json!({"kind": "Service", "apiVersion": version, "metadata": {"name": "s"},
+                "spec": {"clusterIP": "10.0.0.1"}});
+            let value =
+                super::json("/registry/x", format!("{service}\n").into(), &crate::backend::defaults());
+            serde_json::from_slice::<Value>(&value.unwrap()).unwrap()
+        };
+        assert_eq!(read("v1")["spec"]["clusterIPs"], serde_json::json!(["10.0.0.1"]));
+        assert_eq!(read("example.com/v1")["spec"], serde_json::json!({"clusterIP": "10.0.0.1"}));
     }
 }

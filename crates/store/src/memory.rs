@@ -3,7 +3,7 @@
 //! Invariant: it differs from the disk backend in nothing but where the log is.
 
 use crate::mvcc::hub::HubLimits;
-use crate::mvcc::log::{Commit, Entry, Loc, Log, Reader, Record, Snapshot, Visit, missing};
+use crate::mvcc::log::{Commit, Entry, Loc, Log, LogSnapshot, Reader, Record, Visit, missing};
 use crate::mvcc::writer::{Fork, Loaded};
 use crate::mvcc::{Drive, Engine, Limits, lock};
 use crate::{Clock, Revision, Store, StoreError, SystemClock};
@@ -141,14 +141,14 @@ impl Log for MemoryLog {
 }
 
 impl Reader for MemoryLog {
-    fn snapshot(&self) -> Result<Box<dyn Snapshot>, StoreError> {
+    fn snapshot(&self) -> Result<Box<dyn LogSnapshot>, StoreError> {
         Ok(Box::new(MemorySnapshot(lock(&self.0).clone())))
     }
 }
 
 struct MemorySnapshot(Entries);
 
-impl Snapshot for MemorySnapshot {
+impl LogSnapshot for MemorySnapshot {
     fn get(&self, loc: Loc, visit: &mut dyn FnMut(Record<'_>)) -> Result<(), StoreError> {
         let entry = self.0.get(&loc).ok_or_else(|| missing(loc))?;
         visit(Record::from(&**entry));

@@ -20,7 +20,7 @@ use crate::{
 use futures_util::future::BoxFuture;
 use hub::{Hub, HubLimits};
 use index::{Index, Version};
-use log::{Log, Reader, Snapshot, read_key_value};
+use log::{Log, LogSnapshot, Reader, read_key_value};
 use queue::{Answer, Command, Queue};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
@@ -378,7 +378,7 @@ fn end(writer: Writer, shared: &Shared, queue: &Queue) {
     }
 }
 
-fn load(snapshot: &dyn Snapshot, versions: Vec<(Arc<str>, Version)>) -> Result<Vec<KeyValue>, StoreError> {
+fn load(snapshot: &dyn LogSnapshot, versions: Vec<(Arc<str>, Version)>) -> Result<Vec<KeyValue>, StoreError> {
     versions.into_iter().map(|(key, version)| read_key_value(snapshot, version.loc(), &key)).collect()
 }
 

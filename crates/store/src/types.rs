@@ -344,6 +344,12 @@ pub enum StoreError {
 }
 
 impl StoreError {
+    /// A value that is no object, for this reason.
+    #[must_use]
+    pub fn undecodable(key: &str, reason: &dyn std::fmt::Display) -> StoreError {
+        StoreError::Corrupt(format!("the value of {key:?} cannot be decoded: {reason}"))
+    }
+
     /// Whether a transaction that failed so has certainly changed nothing. After other errors it may have happened, or may still.
     #[must_use]
     pub fn is_refusal(&self) -> bool {

@@ -53,7 +53,7 @@ impl std::fmt::Debug for Upgrade {
 /// The answer to a request that is not upgraded.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{text}")]
-pub struct Refusal {
+pub struct UpgradeRejection {
     /// Of the response.
     pub code: StatusCode,
     /// Of the response, beside those of its body.
@@ -62,11 +62,11 @@ pub struct Refusal {
     pub text: String,
 }
 
-impl Refusal {
+impl UpgradeRejection {
     /// Without further headers.
     #[must_use]
-    pub fn new(code: StatusCode, text: impl Into<String>) -> Refusal {
-        Refusal { code, headers: vec![], text: text.into() }
+    pub fn new(code: StatusCode, text: impl Into<String>) -> UpgradeRejection {
+        UpgradeRejection { code, headers: vec![], text: text.into() }
     }
 }
 
@@ -113,7 +113,7 @@ fn go_list(names: &[&str]) -> String {
 }
 
 /// The first protocol of the client that the server has.
-pub(crate) fn negotiate<'a>(offered: &[&'a str], accepted: &[&str]) -> Result<&'a str, Refusal> {
+pub(crate) fn negotiate<'a>(offered: &[&'a str], accepted: &[&str]) -> Result<&'a str, UpgradeRejection> {
     let found = offered.iter().find(|name| accepted.contains(*name));
     found.copied().ok_or_else(|| {
         let text = format!(
@@ -121,7 +121,7 @@ pub(crate) fn negotiate<'a>(offered: &[&'a str], accepted: &[&str]) -> Result<&'
             go_list(offered),
             go_list(accepted)
         );
-        let mut refusal = Refusal::new(StatusCode::FORBIDDEN, text);
+        let mut refusal = UpgradeRejection::new(StatusCode::FORBIDDEN, text);
         for name in accepted {
             // Names of protocols are valid in headers.
             if let Ok(value) = HeaderValue::from_str(name) {
@@ -136,9 +136,9 @@ pub(crate) fn negotiate<'a>(offered: &[&'a str], accepted: &[&str]) -> Result<&'
 pub(crate) fn spdy<'a>(
     request: UpgradeRequest<'a>,
     accepted: &[&str],
-) -> Result<(&'a str, Response<()>, OnUpgrade), Refusal> {
+) -> Result<(&'a str, Response<()>, OnUpgrade), UpgradeRejection> {
     let headers = request.headers;
-    let bad = |text: String| Refusal::new(StatusCode::BAD_REQUEST, text);
+    let bad = |text: String| UpgradeRejection::new(StatusCode::BAD_REQUEST, text);
     if !headers.contains_key(&PROTOCOL_VERSION) {
         return Err(bad(format!(
             "unable to upgrade: header X-Stream-Protocol-Version does not exist in request with {} headers",
@@ -161,7 +161,7 @@ pub(crate) fn spdy<'a>(
     // Without one this is HTTP/2, or a request from within the process.
     let upgrade = request.upgrade.cloned().ok_or_else(|| {
         let text = "unable to upgrade: unable to hijack response";
-        Refusal::new(StatusCode::INTERNAL_SERVER_ERROR, text)
+        UpgradeRejection::new(StatusCode::INTERNAL_SERVER_ERROR, text)
     })?;
     let response = switch(SPDY, [(PROTOCOL_VERSION, protocol)])?;
     Ok((protocol, response, upgrade))
@@ -171,9 +171,9 @@ pub(crate) fn spdy<'a>(
 pub(crate) fn websocket(
     request: UpgradeRequest<'_>,
     protocol: &str,
-) -> Result<(Response<()>, OnUpgrade), Refusal> {
+) -> Result<(Response<()>, OnUpgrade), UpgradeRejection> {
     let bytes = |name| request.headers.get(name).map(HeaderValue::as_bytes).unwrap_or_default();
-    let bad = |text: &str| Refusal::new(StatusCode::BAD_REQUEST, text);
+    let bad = |text: &str| UpgradeRejection::new(StatusCode::BAD_REQUEST, text);
     let upgrade = request.upgrade.cloned().filter(|_| request.method == Method::GET);
     let upgrade = upgrade.ok_or_else(|| bad("not websocket protocol"))?;
     let key = bytes(header::SEC_WEBSOCKET_KEY);
@@ -197,15 +197,16 @@ pub(crate) fn websocket(
 fn switch<'a>(
     protocol: &'static str,
     more: impl IntoIterator<Item = (HeaderName, &'a str)>,
-) -> Result<Response<()>, Refusal> {
+) -> Result<Response<()>, UpgradeRejection> {
     let mut response = Response::new(());
     *response.status_mut() = StatusCode::SWITCHING_PROTOCOLS;
     let headers = response.headers_mut();
     headers.insert(header::CONNECTION, HeaderValue::from_static("Upgrade"));
     headers.insert(header::UPGRADE, HeaderValue::from_static(protocol));
     for (name, value) in more {
-        let value = HeaderValue::from_str(value)
-            .map_err(|_| Refusal::new(StatusCode::BAD_REQUEST, "unable to upgrade: invalid header"))?;
+        let value = HeaderValue::from_str(value).map_err(|_| {
+            UpgradeRejection::new(StatusCode::BAD_REQUEST, "unable to upgrade: invalid header")
+        })?;
         headers.insert(name, value);
     }
     Ok(response)
@@ -213,12 +214,15 @@ fn switch<'a>(
 
 /// The subprotocol of a WebSocket with channels: the first that the client offers and the server has, or none if the client
 /// offers none.
-pub(crate) fn channel_protocol<'a>(headers: &'a HeaderMap, accepted: &[&str]) -> Result<&'a str, Refusal> {
+pub(crate) fn channel_protocol<'a>(
+    headers: &'a HeaderMap,
+    accepted: &[&str],
+) -> Result<&'a str, UpgradeRejection> {
     let offered = subprotocols(headers);
     if offered.is_empty() {
         return Ok("");
     }
     // Go's server answers without a text.
     let found = offered.iter().find(|name| accepted.contains(*name));
-    found.copied().ok_or_else(|| Refusal::new(StatusCode::FORBIDDEN, ""))
+    found.copied().ok_or_else(|| UpgradeRejection::new(StatusCode::FORBIDDEN, ""))
 }

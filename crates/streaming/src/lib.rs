@@ -1,7 +1,7 @@
 //! Exec, attach and port-forward as kubelets serve them: WebSockets and SPDY/3.1.
 //!
 //! [`remote_command`] and [`port_forward`] take the head of an upgrade request and answer an [`Upgrade`], the 101 response and
-//! the session that runs after it, or a [`Refusal`]. Neither knows pods or containers: what is connected to the client is a
+//! the session that runs after it, or a [`UpgradeRejection`]. Neither knows pods or containers: what is connected to the client is a
 //! `kaji_containers::Session`, or a connection per forwarded port, that the caller opens.
 //!
 //! Invariants:
@@ -20,7 +20,7 @@ pub mod spdy;
 mod transport;
 mod websocket;
 
-pub use handshake::{Refusal, Upgrade, UpgradeRequest};
+pub use handshake::{Upgrade, UpgradeRejection, UpgradeRequest};
 pub use port_forward::{Connect, PodName, PortForwardPorts, port_forward};
 pub use remote_command::{Action, StreamOptions, remote_command};
 

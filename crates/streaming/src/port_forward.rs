@@ -11,7 +11,7 @@ mod channels;
 mod pairs;
 
 use crate::{
-    Refusal, Timeouts, Upgrade, UpgradeRequest,
+    Timeouts, Upgrade, UpgradeRejection, UpgradeRequest,
     handshake::{self, TUNNEL_PREFIX},
     transport::{Gone, Incoming, Outgoing},
     websocket::{self, Tunnel},
@@ -19,7 +19,7 @@ use crate::{
 use futures_util::{FutureExt, future::BoxFuture};
 use http::{HeaderMap, StatusCode};
 use hyper_util::rt::TokioIo;
-use kaji_containers::{Duplex, RuntimeError};
+use kaji_containers::{Duplex, Reader, RuntimeError};
 use kaji_meta::Query;
 use std::sync::Arc;
 
@@ -51,12 +51,12 @@ impl PortForwardPorts {
     ///
     /// # Errors
     /// 400 if there are none, or one is not a port.
-    pub fn of(headers: &HeaderMap, query: &Query) -> Result<PortForwardPorts, Refusal> {
+    pub fn of(headers: &HeaderMap, query: &Query) -> Result<PortForwardPorts, UpgradeRejection> {
         if !handshake::is_websocket(headers) || handshake::offers_tunnel(headers) {
             return Ok(PortForwardPorts::default());
         }
         let mut ports = vec![];
-        let bad = |text: String| Refusal::new(StatusCode::BAD_REQUEST, text);
+        let bad = |text: String| UpgradeRejection::new(StatusCode::BAD_REQUEST, text);
         for list in query.all("port") {
             if list.is_empty() {
                 return Err(bad("query parameter \"port\" cannot be empty".to_owned()));
@@ -98,10 +98,10 @@ pub fn port_forward(
     pod: PodName,
     connect: Connect,
     timeouts: Timeouts,
-) -> Result<Upgrade, Refusal> {
+) -> Result<Upgrade, UpgradeRejection> {
     let headers = request.headers;
     if !handshake::is_upgrade(headers) {
-        return Err(Refusal::new(StatusCode::INTERNAL_SERVER_ERROR, "Upgrade request required"));
+        return Err(UpgradeRejection::new(StatusCode::INTERNAL_SERVER_ERROR, "Upgrade request required"));
     }
     let forwarder = Forwarder { pod, connect };
     if handshake::offers_tunnel(headers) {
@@ -165,7 +165,8 @@ impl Forwarder {
             }
             incoming.drain().await;
         };
-        let receiving = outgoing.copy(stream, Box::new(from_pod));
+        let mut from_pod: Reader = Box::new(from_pod);
+        let receiving = outgoing.copy(stream, &mut from_pod);
         let mut receiving = std::pin::pin!(receiving);
         tokio::select! {
             received = &mut receiving => received.map(Ok),

@@ -12,7 +12,7 @@ mod status;
 mod streams;
 
 use crate::{
-    Refusal, Timeouts, Upgrade, UpgradeRequest,
+    Timeouts, Upgrade, UpgradeRejection, UpgradeRequest,
     handshake::{self, V5},
     transport::{self, Activity, Message},
     websocket::{self, Channel, ChannelProtocol},
@@ -68,13 +68,13 @@ impl StreamOptions {
     ///
     /// # Errors
     /// 400 if it asks for no stream.
-    pub fn of(query: &Query) -> Result<StreamOptions, Refusal> {
+    pub fn of(query: &Query) -> Result<StreamOptions, UpgradeRejection> {
         let flag = |name| query.first(name) == Some("1");
         let tty = flag("tty");
         let (stdin, stdout, stderr) = (flag("input"), flag("output"), flag("error") && !tty);
         if !stdin && !stdout && !stderr {
             let text = "you must specify at least 1 of stdin, stdout, stderr";
-            return Err(Refusal::new(StatusCode::BAD_REQUEST, text));
+            return Err(UpgradeRejection::new(StatusCode::BAD_REQUEST, text));
         }
         Ok(StreamOptions { stdin, stdout, stderr, tty })
     }
@@ -91,10 +91,11 @@ pub fn remote_command(
     action: Action,
     open: impl Future<Output = Result<Session, RuntimeError>> + Send + 'static,
     timeouts: Timeouts,
-) -> Result<Upgrade, Refusal> {
+) -> Result<Upgrade, UpgradeRejection> {
     let headers = request.headers;
+    let outlives_client = matches!(action, Action::Exec { .. }) && !options.tty;
     if !handshake::is_upgrade(headers) {
-        return Err(Refusal::new(StatusCode::INTERNAL_SERVER_ERROR, "Upgrade request required"));
+        return Err(UpgradeRejection::new(StatusCode::INTERNAL_SERVER_ERROR, "Upgrade request required"));
     }
     if handshake::is_websocket(headers) {
         let protocol = if handshake::subprotocols(headers).contains(&V5) {
@@ -105,23 +106,23 @@ pub fn remote_command(
         let (response, upgrade) = handshake::websocket(request, protocol)?;
         let format = StatusFormat::of(protocol, action);
         let protocol = ChannelProtocol::of(protocol);
-        let session = over_websocket(upgrade, protocol, options, format, open, timeouts);
+        let session = over_websocket(upgrade, protocol, (options, outlives_client), format, open, timeouts);
         return Ok(Upgrade { response, session: session.boxed() });
     }
     let (protocol, response, upgrade) = handshake::spdy(request, &SPDY_PROTOCOLS)?;
     let format = StatusFormat::of(protocol, action);
     let resizes = matches!(protocol, "v4.channel.k8s.io" | "v3.channel.k8s.io");
     let expected = streams::expected(options, resizes);
-    let session = streams::over_spdy(upgrade, expected, format, open, timeouts);
+    let session = streams::over_spdy(upgrade, (expected, outlives_client), format, open, timeouts);
     Ok(Upgrade { response, session: session.boxed() })
 }
 
 async fn over_websocket(
     upgrade: OnUpgrade,
     protocol: ChannelProtocol,
-    options: StreamOptions,
+    (options, outlives_client): (StreamOptions, bool),
     format: StatusFormat,
-    open: impl Future<Output = Result<Session, RuntimeError>> + Send,
+    open: impl Future<Output = Result<Session, RuntimeError>> + Send + 'static,
     timeouts: Timeouts,
 ) {
     let socket = match upgrade.await {
@@ -142,11 +143,12 @@ async fn over_websocket(
             stderr: options.stderr.then_some(STDERR),
             error: Some(ERROR),
             outgoing: outgoing.clone(),
+            outlives_client,
         };
         // An empty message on the first channel to the client says that the connection is there.
         let first = streams.stdout.or(streams.stderr).unwrap_or(ERROR);
         let greeted = outgoing.data(first, "").await;
-        if greeted.is_ok() && session::serve(streams, open, &format).await.is_ok() {
+        if greeted.is_ok() && session::serve(streams, open, format).await.is_ok() {
             // When the queue is closed, so is the connection.
             let _ = outgoing.send(Message::Close { status: 0 }).await;
         }

@@ -82,7 +82,7 @@ impl Outgoing {
     }
 
     /// Copies until the source ends. Errors of the source end it as its end does.
-    pub(crate) async fn copy(&self, stream: u32, mut source: Reader) -> Result<(), Gone> {
+    pub(crate) async fn copy(&self, stream: u32, source: &mut Reader) -> Result<(), Gone> {
         let mut buffer = BytesMut::new();
         loop {
             buffer.reserve(CHUNK);

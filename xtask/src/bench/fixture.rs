@@ -10,7 +10,7 @@ use tokio::time::sleep;
 
 /// How long a namespace's default service account may take to appear. Pods cannot be created before.
 const ACCOUNT: Duration = Duration::from_secs(5);
-/// How long a collection may take to become empty, once told to.
+/// How long a collection may take to become empty, once it is deleted.
 const EMPTY: Duration = Duration::from_secs(600);
 /// How long the next phase waits for namespaces to vanish.
 const GONE: Duration = Duration::from_secs(10);

@@ -26,7 +26,7 @@ pub struct Measure {
     pub unit: Unit,
     /// What it is compared with.
     pub reference: Option<f64>,
-    /// Where this project wants to be.
+    /// Where this project aims to be.
     pub aim: Option<f64>,
     /// Which way is better.
     pub better: Better,

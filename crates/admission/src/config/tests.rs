@@ -50,14 +50,7 @@ fn read(text: &str, other: &str, path: &Path) -> std::io::Result<String> {
 
 fn load_file(text: &str, other: &str) -> Result<Vec<Arc<dyn Admission>>, ConfigError> {
     let flags = Flags { config_file: Some("/etc/kaji/admission.yaml".into()), ..Flags::default() };
-    let deps = Deps {
-        authorizer: Arc::new(kaji_auth::Union(vec![])),
-        callers: Arc::default(),
-        metrics: Arc::default(),
-        policies: Arc::default(),
-        tolerations: Default::default(),
-        decisions: Arc::default(),
-    };
+    let deps = crate::test_support::deps();
     load_with(&flags, &deps, &|path| read(text, other, path))
 }
 

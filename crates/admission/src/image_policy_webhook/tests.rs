@@ -1,7 +1,7 @@
 //! Fixtures: configurations, questions and decisions; the service itself is called by the server's integration tests.
 
 use super::*;
-use crate::test_support::Request;
+use crate::test_support::{Request, deps};
 use expect_test::expect;
 use kaji_resource::Scope;
 
@@ -10,17 +10,6 @@ current-context: c
 contexts: [{name: c, context: {cluster: b}}]
 clusters: [{name: b, cluster: {server: 'https://127.0.0.1:1'}}]
 ";
-
-fn deps() -> Deps {
-    Deps {
-        authorizer: Arc::new(kaji_auth::Union(vec![])),
-        callers: Arc::default(),
-        metrics: Arc::default(),
-        policies: Arc::default(),
-        tolerations: Default::default(),
-        decisions: Arc::default(),
-    }
-}
 
 fn plugin(fields: Value) -> Result<ImagePolicyWebhook, String> {
     let read = |_: &std::path::Path| Ok::<_, std::io::Error>(KUBECONFIG.to_owned());

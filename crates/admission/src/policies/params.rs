@@ -1,6 +1,6 @@
 //! Parameters: the objects that a binding gives its policy. Source: apiserver `policy/generic` (`CollectParams`).
 
-use super::same_version;
+use crate::versioned::same_version;
 use kaji_engine::Attributes;
 use kaji_meta::{GroupResource, GroupVersionKind, labels::Selector, object};
 use serde_json::Value;
@@ -86,25 +86,25 @@ async fn find(
     namespace: &str,
     reference: &ParamRef,
 ) -> Result<Vec<Arc<Value>>, String> {
-    match (&reference.selector, reference.name.as_str()) {
+    let found = match (&reference.selector, reference.name.as_str()) {
         (Some(_), name) if !name.is_empty() => {
-            Err("paramRef.name and paramRef.selector are mutually exclusive".into())
+            return Err("paramRef.name and paramRef.selector are mutually exclusive".into());
         }
         (Some(selector), _) => {
             let selector = selector.as_ref().map_err(Clone::clone)?;
             let scope = (!namespace.is_empty()).then_some(namespace);
-            Ok(a.api.selected(resource, scope, selector))
+            crate::read_own_writes(a.api).await.map_err(|e| e.to_string())?;
+            a.api.selected(resource, scope, selector)
         }
-        (None, "") => Err("one of name or selector must be provided".into()),
+        (None, "") => return Err("one of name or selector must be provided".into()),
         (None, name) => {
-            if let Some(param) = a.api.get(resource, namespace, name) {
-                return Ok(vec![param]);
-            }
-            // What was created a moment ago is found.
-            a.api.sync().await.map_err(|e| e.to_string())?;
-            Ok(a.api.get(resource, namespace, name).into_iter().collect())
+            let found = crate::get_expected(a.api, resource, namespace, name).await;
+            found.map_err(|e| e.to_string())?.into_iter().collect()
         }
-    }
+    };
+    // Not to be taken for missing.
+    a.api.readable(resource).map_err(|e| e.to_string())?;
+    Ok(found)
 }
 
 async fn in_version(

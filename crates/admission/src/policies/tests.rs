@@ -1,11 +1,9 @@
 //! Policies and bindings in, refusals, warnings and annotations out.
 
 use super::*;
-use crate::Deps;
 use crate::test_support::Request;
 use crate::validating_admission_policy::{ValidatingAdmissionPolicy, Validator};
 use expect_test::expect;
-use kaji_auth::Union;
 use kaji_engine::Admission;
 use serde_json::json;
 
@@ -43,14 +41,7 @@ fn world(policies: &[(Value, &[Value])]) -> Request {
 
 /// What comes of the request: the answer, warnings and annotations.
 async fn admit(request: &mut Request) -> String {
-    let deps = Deps {
-        authorizer: Arc::new(Union(vec![])),
-        callers: Arc::default(),
-        metrics: Arc::default(),
-        policies: Arc::default(),
-        tolerations: Default::default(),
-        decisions: Arc::default(),
-    };
+    let deps = crate::test_support::deps();
     let plugin = ValidatingAdmissionPolicy::new(&deps);
     let result =
         request.with(async |a| if plugin.handles(a) { plugin.validate(a).await } else { Ok(()) }).await;
@@ -218,6 +209,41 @@ async fn evaluates_with_each_parameter() {
         422 Invalid configmaps "c" is forbidden: ValidatingAdmissionPolicy 'p0' with binding 'p0b0' denied request: failed to configure binding: paramRef.namespace must not be provided for a cluster-scoped `paramKind` causes: 1
         422 Invalid configmaps "c" is forbidden: ValidatingAdmissionPolicy 'p0' with binding 'p0b0' denied request: failed to configure binding: no params found for policy binding with `Deny` parameterNotFoundAction causes: 1
         422 Invalid configmaps "c" is forbidden: ValidatingAdmissionPolicy 'p0' with binding 'p0b0' denied request: failed to configure binding: cannot use namespaced paramRef in policy binding that matches cluster-scoped resources causes: 1
+    "#]]
+    .assert_eq(&out);
+}
+
+/// The caches may not have a write yet that has been acknowledged: a parameter's, or that of the namespace's labels.
+#[tokio::test]
+async fn reads_acknowledged_parameters_and_namespaces() {
+    let spec = json!({"failurePolicy": "Fail", "paramKind": {"apiVersion": "v1", "kind": "ConfigMap"}, "validations": [
+        {"expression": "size(object.data) > int(params.data.most)", "messageExpression": "'more than ' + params.data.most"}]});
+    let mut out = String::new();
+    for reference in [json!({"name": "two"}), json!({"selector": {"matchLabels": {"late": "true"}}})] {
+        let mut reference = reference;
+        reference["parameterNotFoundAction"] = json!("Deny");
+        let binding = json!({"validationActions": ["Deny"], "paramRef": reference,
+            "matchResources": {"matchPolicy": "Exact", "objectSelector": {},
+                "namespaceSelector": {"matchLabels": {"late": "true"}}}});
+        let mut request = world(&[(spec.clone(), &[binding])]);
+        let namespaces = GroupResource::new("", "namespaces");
+        request.api.put(&namespaces, json!({"metadata": {"name": "n"}}));
+        out.push_str(&admit(&mut request).await);
+        let param = json!({"apiVersion": "v1", "kind": "ConfigMap", "data": {"most": "7"},
+            "metadata": {"name": "two", "namespace": "n", "labels": {"late": "true"}}});
+        request.api.put(&namespaces, json!({"metadata": {"name": "n", "labels": {"late": "true"}}}));
+        request.api.put_late(&GroupResource::new("", "configmaps"), param);
+        out.push_str(&admit(&mut request).await);
+        request.api.put_late(&namespaces, json!({"metadata": {"name": "n"}}));
+        out.push_str(&admit(&mut request).await);
+    }
+    expect![[r#"
+        allowed
+        422 Invalid configmaps "c" is forbidden: ValidatingAdmissionPolicy 'p0' with binding 'p0b0' denied request: more than 7 causes: 1
+        allowed
+        allowed
+        422 Invalid configmaps "c" is forbidden: ValidatingAdmissionPolicy 'p0' with binding 'p0b0' denied request: more than 7 causes: 1
+        allowed
     "#]]
     .assert_eq(&out);
 }

@@ -5,7 +5,7 @@
 //! - An expression that fails refuses the token; nothing about a user is left out because of one.
 //! - What an evaluation costs is bounded ([`PER_CALL_LIMIT`]).
 
-use super::Refusal;
+use super::AuthenticationError;
 use kaji_cel::{CompileError, Decl, Env, ListKind, PER_CALL_LIMIT, Program, Type, Value as Cel};
 use kaji_resource::UserInfo;
 use serde_json::{Value, json};
@@ -96,18 +96,18 @@ pub struct Expressions {
     pub(super) user_rules: Vec<(Expression, String)>,
 }
 
-fn refusal(context: &str) -> impl Fn(String) -> Refusal + '_ {
-    move |why| Refusal(format!("oidc: error evaluating {context}: {why}"))
+fn refusal(context: &str) -> impl Fn(String) -> AuthenticationError + '_ {
+    move |why| AuthenticationError(format!("oidc: error evaluating {context}: {why}"))
 }
 
 impl Expressions {
     /// The name, if an expression says it.
-    pub(super) fn username(&self, claims: &Value) -> Result<Option<String>, Refusal> {
+    pub(super) fn username(&self, claims: &Value) -> Result<Option<String>, AuthenticationError> {
         let Some(expression) = &self.username else { return Ok(None) };
         let bad = refusal("username claim expression");
         match expression.eval(claims).map_err(&bad)? {
             Cel::String(name) if name.is_empty() => {
-                Err(Refusal::new("oidc: empty username via CEL expression is not allowed"))
+                Err(AuthenticationError::new("oidc: empty username via CEL expression is not allowed"))
             }
             Cel::String(name) => Ok(Some(name.to_string())),
             _ => Err(bad("username claim expression must return a string".into())),
@@ -115,13 +115,13 @@ impl Expressions {
     }
 
     /// The groups, if an expression says them.
-    pub(super) fn groups(&self, claims: &Value) -> Result<Option<Vec<String>>, Refusal> {
+    pub(super) fn groups(&self, claims: &Value) -> Result<Option<Vec<String>>, AuthenticationError> {
         let Some(expression) = &self.groups else { return Ok(None) };
         expression.eval(claims).and_then(|v| texts(&v)).map(Some).map_err(refusal("group claim expression"))
     }
 
     /// The uid, if an expression says it.
-    pub(super) fn uid(&self, claims: &Value) -> Result<Option<String>, Refusal> {
+    pub(super) fn uid(&self, claims: &Value) -> Result<Option<String>, AuthenticationError> {
         let Some(expression) = &self.uid else { return Ok(None) };
         let bad = refusal("uid claim expression");
         match expression.eval(claims).map_err(&bad)? {
@@ -131,10 +131,10 @@ impl Expressions {
     }
 
     /// Adds the further attributes that are not empty.
-    pub(super) fn extend(&self, user: &mut UserInfo, claims: &Value) -> Result<(), Refusal> {
+    pub(super) fn extend(&self, user: &mut UserInfo, claims: &Value) -> Result<(), AuthenticationError> {
         for (key, expression) in &self.extra {
             let bad = refusal("extra claim expression");
-            let value = expression.eval(claims).map_err(Refusal)?;
+            let value = expression.eval(claims).map_err(AuthenticationError)?;
             let values = texts(&value).map_err(|why| bad(format!("{}: {why}", expression.text)))?;
             if !values.is_empty() {
                 user.extra.insert(key.clone(), values);
@@ -144,12 +144,12 @@ impl Expressions {
     }
 
     /// Whether the rules hold for these claims.
-    pub(super) fn check_claims(&self, claims: &Value) -> Result<(), Refusal> {
+    pub(super) fn check_claims(&self, claims: &Value) -> Result<(), AuthenticationError> {
         hold(&self.claim_rules, claims).map_err(refusal("claim validation expression"))
     }
 
     /// Whether the rules hold for this user.
-    pub(super) fn check_user(&self, user: &UserInfo) -> Result<(), Refusal> {
+    pub(super) fn check_user(&self, user: &UserInfo) -> Result<(), AuthenticationError> {
         if self.user_rules.is_empty() {
             return Ok(());
         }

@@ -3,7 +3,8 @@
 //! Invariant: such a token is good only while its secret holds exactly it. Source: upstream's `pkg/serviceaccount/legacy.go`.
 
 use super::{
-    Identity, KeyError, KeySet, Refusal, SigningKey, TokenAuthenticator, Verdict, intersection, jwt,
+    AuthenticationError, Identity, KeyError, KeySet, SigningKey, TokenAuthenticator, Verdict, intersection,
+    jwt,
     jwt::Claims,
     serviceaccount::{Objects, Signed, list, user, user_name},
 };
@@ -76,7 +77,7 @@ impl LegacyTokens {
             Some(claims.audiences()).filter(|a| !a.is_empty()).unwrap_or_else(|| self.audiences.clone());
         let audiences = intersection(&given, wanted);
         if audiences.is_empty() {
-            return Err(Refusal::new(format!(
+            return Err(AuthenticationError::new(format!(
                 "token audiences {} is invalid for the target audiences {}",
                 list(&given),
                 list(wanted)
@@ -94,31 +95,33 @@ impl LegacyTokens {
         about: &SecretToken<'_>,
         text: &str,
         now: jiff::Timestamp,
-    ) -> Result<Vec<String>, Refusal> {
+    ) -> Result<Vec<String>, AuthenticationError> {
         let SecretToken { namespace, account: name, account_uid: uid, secret: secret_name } = *about;
-        let gone = || Refusal::new("Token has been invalidated");
+        let gone = || AuthenticationError::new("Token has been invalidated");
         let secret = self.objects.get("secrets", namespace, secret_name).await.ok_or_else(gone)?;
         if object::deletion_timestamp(&secret).is_some() {
             return Err(gone());
         }
         let kept = STANDARD.decode(object::str_at(&secret, &["data", "token"])).unwrap_or_default();
         if !same(&kept, text.as_bytes()) {
-            return Err(Refusal::new("Token does not match server's copy"));
+            return Err(AuthenticationError::new("Token does not match server's copy"));
         }
         let Some(account) = self.objects.get("serviceaccounts", namespace, name).await else {
-            return Err(Refusal::new(format!("serviceaccounts {} not found", quote(name))));
+            return Err(AuthenticationError::new(format!("serviceaccounts {} not found", quote(name))));
         };
         if object::deletion_timestamp(&account).is_some() {
-            return Err(Refusal::new(format!("ServiceAccount {namespace}/{name} has been deleted")));
+            return Err(AuthenticationError::new(format!(
+                "ServiceAccount {namespace}/{name} has been deleted"
+            )));
         }
         let actual = object::uid(&account);
         if actual != uid {
             let text = format!("ServiceAccount UID ({actual}) does not match claim ({uid})");
-            return Err(Refusal::new(text));
+            return Err(AuthenticationError::new(text));
         }
         self.mark_used(namespace, &secret, now).await;
         if object::label(&secret, INVALID_SINCE).is_some_and(|since| !since.is_empty()) {
-            return Err(Refusal::new(format!(
+            return Err(AuthenticationError::new(format!(
                 "the token in secret {namespace}/{secret_name} for service account {namespace}/{name} has been marked invalid. Use tokens from the TokenRequest API or manually created secret-based tokens, or remove the '{INVALID_SINCE}' label from the secret to temporarily allow use of this token"
             )));
         }
@@ -164,13 +167,17 @@ impl TokenAuthenticator for LegacyTokens {
 }
 
 /// What the claims say, all of them given and agreeing.
-fn about(claims: &Claims) -> Result<SecretToken<'_>, Refusal> {
+fn about(claims: &Claims) -> Result<SecretToken<'_>, AuthenticationError> {
     let claim = |name: &str, title: &str| {
         let value = claims.0.get(&format!("{CLAIM}{name}")).and_then(Value::as_str).unwrap_or_default();
-        if value.is_empty() { Err(Refusal::new(format!("{title} claim is missing"))) } else { Ok(value) }
+        if value.is_empty() {
+            Err(AuthenticationError::new(format!("{title} claim is missing")))
+        } else {
+            Ok(value)
+        }
     };
     if claims.text("sub").is_empty() {
-        return Err(Refusal::new("sub claim is missing"));
+        return Err(AuthenticationError::new("sub claim is missing"));
     }
     let about = SecretToken {
         namespace: claim("namespace", "namespace")?,
@@ -179,7 +186,7 @@ fn about(claims: &Claims) -> Result<SecretToken<'_>, Refusal> {
         account_uid: claim("service-account.uid", "serviceAccountUID")?,
     };
     if claims.text("sub") != user_name(about.namespace, about.account) {
-        return Err(Refusal::new("sub claim is invalid"));
+        return Err(AuthenticationError::new("sub claim is invalid"));
     }
     Ok(about)
 }

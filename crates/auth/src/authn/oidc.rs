@@ -7,7 +7,7 @@
 //! - A token without an expiry counts as expired.
 
 use super::{
-    Identity, KeySet, Refusal, TokenAuthenticator, Verdict,
+    AuthenticationError, Identity, KeySet, TokenAuthenticator, Verdict,
     cache::{Cache, GOOD_FOR},
     config::{ClaimOrPrefix, ConfigError, JwtAuthenticator, JwtIssuer},
     expressions::Expressions,
@@ -106,7 +106,7 @@ impl Oidc {
             return Ok(Some(identity));
         }
         let Some(token) = Token::parse(text).filter(|t| self.issued(&t.claims)) else { return Ok(None) };
-        let bad = |why: String| Refusal::new(format!("oidc: verify token: {why}"));
+        let bad = |why: String| AuthenticationError::new(format!("oidc: verify token: {why}"));
         self.check_signature(&token, now).await.map_err(bad)?;
         self.check_claims(&token.claims, now).map_err(bad)?;
         let user = self.user(&token.claims)?;
@@ -202,7 +202,8 @@ impl Oidc {
         };
         let date = |t: i64| jiff::Timestamp::from_second(t).map_or_else(|_| t.to_string(), |t| t.to_string());
         let (until, from) = (time("exp")?.unwrap_or_default(), time("nbf")?);
-        if until < now.as_second() {
+        // The second of its end has begun: a part of it is too late, as for Go.
+        if (now.as_second(), now.subsec_nanosecond()) > (until, 0) {
             return Err(format!("oidc: token is expired (Token Expiry: {})", date(until)));
         }
         if let Some(from) = from.filter(|t| now.as_second().saturating_add(EARLY) < *t) {
@@ -213,7 +214,7 @@ impl Oidc {
     }
 
     /// The user that verified claims name.
-    fn user(&self, claims: &Claims) -> Result<UserInfo, Refusal> {
+    fn user(&self, claims: &Claims) -> Result<UserInfo, AuthenticationError> {
         let expressions = &self.expressions;
         let json = Value::Object(claims.0.clone());
         let name = match expressions.username(&json)? {
@@ -242,25 +243,27 @@ impl Oidc {
     }
 
     /// The name that a claim holds.
-    fn name(&self, claims: &Claims) -> Result<String, Refusal> {
+    fn name(&self, claims: &Claims) -> Result<String, AuthenticationError> {
         let mapping = &self.rule.claim_mappings.username;
         let name = wanted(claims, &mapping.claim, "username claims")?;
         if mapping.claim == "email" {
             match claims.0.get("email_verified") {
                 None | Some(Value::Bool(true)) => {}
                 Some(Value::Bool(false) | Value::Null) => {
-                    return Err(Refusal::new("oidc: email not verified"));
+                    return Err(AuthenticationError::new("oidc: email not verified"));
                 }
                 Some(other) => {
                     let why = mismatch(other, "bool");
-                    return Err(Refusal::new(format!("oidc: parse 'email_verified' claim: {why}")));
+                    return Err(AuthenticationError::new(format!(
+                        "oidc: parse 'email_verified' claim: {why}"
+                    )));
                 }
             }
         }
         Ok(prefixed(mapping, &name))
     }
 
-    fn groups(&self, claims: &Claims) -> Result<Vec<String>, Refusal> {
+    fn groups(&self, claims: &Claims) -> Result<Vec<String>, AuthenticationError> {
         let mapping = &self.rule.claim_mappings.groups;
         let value = claims.0.get(&mapping.claim).filter(|_| !mapping.claim.is_empty());
         let odd = match value {
@@ -268,7 +271,7 @@ impl Oidc {
             None if is_distributed(claims, &mapping.claim) => {
                 let text =
                     "oidc: could not expand distributed claims: they are not supported by this server yet";
-                return Err(Refusal::new(text));
+                return Err(AuthenticationError::new(text));
             }
             None | Some(Value::Null) => return Ok(vec![]),
             Some(Value::Array(many)) => many.iter().find(|g| !g.is_string()).and(value),
@@ -277,23 +280,25 @@ impl Oidc {
         match odd {
             Some(odd) => {
                 let (claim, why) = (quote(&mapping.claim), mismatch(odd, "string"));
-                Err(Refusal::new(format!("oidc: parse groups claim {claim}: {why}")))
+                Err(AuthenticationError::new(format!("oidc: parse groups claim {claim}: {why}")))
             }
             None => Ok(strings(value).iter().map(|g| prefixed(mapping, g)).collect()),
         }
     }
 
     /// Claims that must be there with a value.
-    fn required(&self, claims: &Claims) -> Result<(), Refusal> {
+    fn required(&self, claims: &Claims) -> Result<(), AuthenticationError> {
         for rule in self.rule.claim_validation_rules.iter().filter(|r| r.expression.is_empty()) {
             let (claim, want) = (&rule.claim, &rule.required_value);
             if !claims.0.contains_key(claim) {
-                return Err(Refusal::new(format!("oidc: required claim {claim} not present in ID token")));
+                return Err(AuthenticationError::new(format!(
+                    "oidc: required claim {claim} not present in ID token"
+                )));
             }
             let got = text(claims, claim)
-                .map_err(|why| Refusal::new(format!("oidc: parse claim {claim}: {why}")))?;
+                .map_err(|why| AuthenticationError::new(format!("oidc: parse claim {claim}: {why}")))?;
             if got != *want {
-                return Err(Refusal::new(format!(
+                return Err(AuthenticationError::new(format!(
                     "oidc: required claim {claim} value does not match. Got = {got}, want = {want}"
                 )));
             }
@@ -314,8 +319,9 @@ fn prefixed(of: &ClaimOrPrefix, value: &str) -> String {
 }
 
 /// A claim that has to be a text.
-fn wanted(claims: &Claims, claim: &str, what: &str) -> Result<String, Refusal> {
-    text(claims, claim).map_err(|why| Refusal::new(format!("oidc: parse {what} {}: {why}", quote(claim))))
+fn wanted(claims: &Claims, claim: &str, what: &str) -> Result<String, AuthenticationError> {
+    text(claims, claim)
+        .map_err(|why| AuthenticationError::new(format!("oidc: parse {what} {}: {why}", quote(claim))))
 }
 
 /// A claim that is a text, or what is wrong with it, in the words of Go's decoder.

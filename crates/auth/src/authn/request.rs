@@ -3,7 +3,7 @@
 //! Invariant: only a request without any credential, or with credentials that no authenticator claims, may be
 //! anonymous.
 
-use super::{Identity, Refusal, RequestHeader, TokenChain, Verdict, add_authenticated};
+use super::{AuthenticationError, Identity, RequestHeader, TokenChain, Verdict, add_authenticated};
 use crate::names::{ANONYMOUS, UNAUTHENTICATED};
 use base64::{Engine as _, engine::general_purpose::URL_SAFE_NO_PAD};
 use http::{HeaderMap, HeaderValue, header};
@@ -53,7 +53,7 @@ impl Chain {
         certificates: &Certificates,
         headers: &HeaderMap,
         path: &str,
-    ) -> Result<Identity, Refusal> {
+    ) -> Result<Identity, AuthenticationError> {
         let mut refusals = vec![];
         let mut warnings = vec![];
         let mut settle = |verdict: Verdict| match verdict {
@@ -84,7 +84,7 @@ impl Chain {
             identity.warnings.extend(warnings);
             return Ok(identity);
         }
-        if let Some(refusal) = Refusal::all(refusals) {
+        if let Some(refusal) = AuthenticationError::all(refusals) {
             return Err(refusal);
         }
         let open = match &self.anonymous {
@@ -95,14 +95,14 @@ impl Chain {
         if open {
             Ok(Identity { user: anonymous(), warnings, ..Identity::default() })
         } else {
-            Err(Refusal::no_credentials())
+            Err(AuthenticationError::no_credentials())
         }
     }
 
     fn by_proxy(&self, certificates: &Certificates, headers: &HeaderMap) -> Verdict {
         match (&self.proxy, &certificates.proxy) {
             (Some(rule), Some(Ok(name))) => rule.authenticate(name, headers),
-            (Some(_), Some(Err(why))) => Err(Refusal(why.clone())),
+            (Some(_), Some(Err(why))) => Err(AuthenticationError(why.clone())),
             _ => Ok(None),
         }
     }
@@ -131,7 +131,7 @@ pub fn anonymous() -> UserInfo {
 fn by_certificate(certificates: &Certificates) -> Verdict {
     match &certificates.client {
         None => Ok(None),
-        Some(Err(why)) => Err(Refusal(why.clone())),
+        Some(Err(why)) => Err(AuthenticationError(why.clone())),
         Some(Ok(user)) => Ok(Some(Identity { user: UserInfo::clone(user), ..Identity::default() })),
     }
 }
@@ -159,7 +159,7 @@ fn protocols(headers: &HeaderMap) -> impl Iterator<Item = &str> {
 }
 
 /// The token that a browser puts among the subprotocols of a WebSocket, as it can set no header.
-fn protocol_token(headers: &HeaderMap) -> Result<Option<String>, Refusal> {
+fn protocol_token(headers: &HeaderMap) -> Result<Option<String>, AuthenticationError> {
     let has = |name: header::HeaderName, wanted: &str| {
         let value = headers.get(name).and_then(|v| v.to_str().ok()).unwrap_or_default();
         value.split(',').any(|part| part.trim().eq_ignore_ascii_case(wanted))
@@ -175,19 +175,19 @@ fn protocol_token(headers: &HeaderMap) -> Result<Option<String>, Refusal> {
             continue;
         };
         if token.is_some() {
-            return Err(Refusal::new("multiple base64.bearer.authorization tokens specified"));
+            return Err(AuthenticationError::new("multiple base64.bearer.authorization tokens specified"));
         }
         let bytes = URL_SAFE_NO_PAD
             .decode(encoded)
-            .map_err(|_| Refusal::new("invalid base64.bearer.authorization token encoding"))?;
+            .map_err(|_| AuthenticationError::new("invalid base64.bearer.authorization token encoding"))?;
         let text = String::from_utf8(bytes)
-            .map_err(|_| Refusal::new("invalid base64.bearer.authorization token"))?;
+            .map_err(|_| AuthenticationError::new("invalid base64.bearer.authorization token"))?;
         token = Some(text);
     }
     let token = token.filter(|t| !t.is_empty());
     // One that is no token must be left to be answered with.
     if token.is_some() && others == 0 {
-        return Err(Refusal::new("missing additional subprotocol"));
+        return Err(AuthenticationError::new("missing additional subprotocol"));
     }
     Ok(token)
 }

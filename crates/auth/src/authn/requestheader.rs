@@ -3,7 +3,7 @@
 //! Invariant: headers count only on a connection with a client certificate that the front-proxy authority signed for a name that is
 //! allowed; [`RequestHeader::strip`] removes them from every request that goes on.
 
-use super::{Identity, Refusal, Verdict};
+use super::{AuthenticationError, Identity, Verdict};
 use http::{HeaderMap, HeaderName};
 use kaji_resource::UserInfo;
 use std::collections::BTreeMap;
@@ -53,7 +53,9 @@ impl RequestHeader {
     /// The user that the headers name. `proxy` is the common name of the verified certificate.
     pub fn authenticate(&self, proxy: &str, headers: &HeaderMap) -> Verdict {
         if !self.allowed.is_empty() && !self.allowed.iter().any(|a| a == proxy) {
-            return Err(Refusal::new(format!("x509: subject with cn={proxy} is not in the allowed list")));
+            return Err(AuthenticationError::new(format!(
+                "x509: subject with cn={proxy} is not in the allowed list"
+            )));
         }
         let first = |names: &[String]| {
             names.iter().filter_map(|n| text(headers.get(n.as_str())?)).find(|v| !v.is_empty())

@@ -6,7 +6,7 @@
 //! - Claims and texts are upstream's (`pkg/serviceaccount`).
 
 use super::{
-    Identity, KeySet, Refusal, SigningKey, TokenAuthenticator, Verdict,
+    AuthenticationError, Identity, KeySet, SigningKey, TokenAuthenticator, Verdict,
     cache::{Cache, GOOD_FOR},
     intersection,
     jwt::{self, Claims, Token, Untimely},
@@ -162,7 +162,11 @@ impl Signed {
     }
 
     /// The claims of a token of one of the issuers; `None` for all others.
-    pub(crate) fn claims(&self, text: &str, now: jiff::Timestamp) -> Result<Option<Arc<Claims>>, Refusal> {
+    pub(crate) fn claims(
+        &self,
+        text: &str,
+        now: jiff::Timestamp,
+    ) -> Result<Option<Arc<Claims>>, AuthenticationError> {
         if let Some(known) = self.verified.get(text, now) {
             return Ok(Some(known));
         }
@@ -171,10 +175,10 @@ impl Signed {
             return Ok(None);
         }
         if self.keys.candidates(&token.key_id).next().is_none() {
-            return Err(Refusal::new("invalid signature, no keys found"));
+            return Err(AuthenticationError::new("invalid signature, no keys found"));
         }
         if !token.verify(self.keys.candidates(&token.key_id)) {
-            return Err(Refusal::new("invalid signature"));
+            return Err(AuthenticationError::new("invalid signature"));
         }
         let claims = Arc::new(token.claims);
         self.verified.put(text, claims.clone(), now);
@@ -232,34 +236,36 @@ impl ServiceAccountTokens {
         }
         let audiences = intersection(&given, wanted);
         if audiences.is_empty() {
-            return Err(Refusal::new(format!(
+            return Err(AuthenticationError::new(format!(
                 "token audiences {} is invalid for the target audiences {}",
                 list(&given),
                 list(wanted)
             )));
         }
-        claims.check_times(now).map_err(|why| Refusal::new(untimely(why)))?;
+        claims.check_times(now).map_err(|why| AuthenticationError::new(untimely(why)))?;
         let user = self.alive(&claims, now).await?;
         Ok(Some(Identity { user, audiences, warnings: vec![] }))
     }
 
     /// Whether what the token refers to is still there; the user if so.
-    async fn alive(&self, claims: &Claims, now: jiff::Timestamp) -> Result<UserInfo, Refusal> {
+    async fn alive(&self, claims: &Claims, now: jiff::Timestamp) -> Result<UserInfo, AuthenticationError> {
         let none = Map::new();
         let private = claims.0.get("kubernetes.io").and_then(Value::as_object).unwrap_or(&none);
         let reference = |key: &str| private.get(key).filter(|v| v.is_object());
         let namespace = private.get("namespace").and_then(Value::as_str).unwrap_or_default();
         let (name, uid) = name_and_uid(reference("serviceaccount"));
         let Some(account) = self.objects.get("serviceaccounts", namespace, name).await else {
-            return Err(Refusal::new(format!("serviceaccounts {} not found", quote(name))));
+            return Err(AuthenticationError::new(format!("serviceaccounts {} not found", quote(name))));
         };
         let actual = object::uid(&account);
         if actual != uid {
             let text = format!("service account UID ({actual}) does not match claim ({uid})");
-            return Err(Refusal::new(text));
+            return Err(AuthenticationError::new(text));
         }
         if long_deleted(&account, now) {
-            return Err(Refusal::new(format!("service account {namespace}/{name} has been deleted")));
+            return Err(AuthenticationError::new(format!(
+                "service account {namespace}/{name} has been deleted"
+            )));
         }
         let mut user = user(namespace, name, uid);
         let mut extra = |key: &str, value: &str| {
@@ -299,9 +305,9 @@ impl ServiceAccountTokens {
         namespace: &str,
         reference: &Value,
         now: jiff::Timestamp,
-    ) -> Result<(), Refusal> {
+    ) -> Result<(), AuthenticationError> {
         let (name, uid) = name_and_uid(Some(reference));
-        let gone = || Refusal::new("service account token has been invalidated");
+        let gone = || AuthenticationError::new("service account token has been invalidated");
         let found = self.objects.get(resource, namespace, name).await.ok_or_else(gone)?;
         let actual = object::uid(&found);
         if actual != uid {
@@ -310,7 +316,7 @@ impl ServiceAccountTokens {
                 "pods" => ("pod", "pod"),
                 _ => ("node", "node"),
             };
-            return Err(Refusal::new(format!(
+            return Err(AuthenticationError::new(format!(
                 "{title} UID ({actual}) does not match service account {kind} ref claim ({uid})"
             )));
         }

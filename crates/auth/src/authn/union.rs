@@ -2,7 +2,7 @@
 //!
 //! Invariant: a refusal of one does not keep the next from accepting the token; it is returned only when none accepts it.
 
-use super::{Identity, Refusal, TokenAuthenticator, Verdict, add_authenticated, intersection};
+use super::{AuthenticationError, Identity, TokenAuthenticator, Verdict, add_authenticated, intersection};
 use arc_swap::ArcSwap;
 use kaji_resource::BoxFuture;
 use std::sync::Arc;
@@ -27,7 +27,7 @@ impl TokenChain {
     }
 
     /// The user that a token belongs to; `audiences` empty for the server's own.
-    pub async fn identify(&self, token: &str, audiences: &[String]) -> Result<Identity, Refusal> {
+    pub async fn identify(&self, token: &str, audiences: &[String]) -> Result<Identity, AuthenticationError> {
         let audiences = if audiences.is_empty() { &self.audiences } else { audiences };
         let mut refusals = vec![];
         for authenticator in &self.authenticators {
@@ -40,7 +40,8 @@ impl TokenChain {
                 Err(refusal) => refusals.push(refusal),
             }
         }
-        Err(Refusal::all(refusals).unwrap_or_else(|| Refusal::new("invalid bearer token")))
+        Err(AuthenticationError::all(refusals)
+            .unwrap_or_else(|| AuthenticationError::new("invalid bearer token")))
     }
 }
 
@@ -115,7 +116,7 @@ mod tests {
         }
     }
 
-    fn ask(verdicts: Vec<Verdict>) -> Result<Identity, Refusal> {
+    fn ask(verdicts: Vec<Verdict>) -> Result<Identity, AuthenticationError> {
         let mut chain = TokenChain::new(vec!["api".into()]);
         verdicts.into_iter().for_each(|v| chain.push(Arc::new(Says(v))));
         now_or_never(chain.identify("t", &[]))
@@ -124,7 +125,7 @@ mod tests {
     #[test]
     fn first_authenticator_that_accepts_decides() {
         let alice = || Ok(Some(Identity { user: user("alice", &["devs"]), ..Identity::default() }));
-        let found = ask(vec![Ok(None), Err(Refusal::new("bad")), alice()]).unwrap();
+        let found = ask(vec![Ok(None), Err(AuthenticationError::new("bad")), alice()]).unwrap();
         assert_eq!(found.user, user("alice", &["devs", "system:authenticated"]));
         let told = Identity { user: user("bob", &["system:authenticated"]), ..Identity::default() };
         assert_eq!(ask(vec![Ok(Some(told.clone()))]), Ok(told));
@@ -135,7 +136,7 @@ mod tests {
         let refused = |verdicts| ask(verdicts).unwrap_err().0;
         assert_eq!(refused(vec![]), "invalid bearer token");
         assert_eq!(refused(vec![Ok(None)]), "invalid bearer token");
-        let (a, b) = (|| Err(Refusal::new("a")), || Err(Refusal::new("b")));
+        let (a, b) = (|| Err(AuthenticationError::new("a")), || Err(AuthenticationError::new("b")));
         assert_eq!(refused(vec![a(), Ok(None), a()]), "a");
         assert_eq!(refused(vec![a(), b()]), "[a, b]");
     }
@@ -149,8 +150,8 @@ mod tests {
         assert_eq!(ask(), Ok(None));
         all.set(vec![says(Ok(None)), says(alice())]);
         assert_eq!(ask(), Ok(Some("alice".into())));
-        all.set(vec![says(Err(Refusal::new("expired"))), says(alice())]);
-        assert_eq!(ask(), Err(Refusal::new("expired")));
+        all.set(vec![says(Err(AuthenticationError::new("expired"))), says(alice())]);
+        assert_eq!(ask(), Err(AuthenticationError::new("expired")));
     }
 
     #[test]

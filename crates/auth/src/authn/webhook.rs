@@ -3,7 +3,9 @@
 //!
 //! Invariant: what the service decided is kept for a while; failures, its own and those on the way, are not.
 
-use super::{Identity, Refusal, TokenAuthenticator, Verdict, cache::Cache, intersection, jwt::strings};
+use super::{
+    AuthenticationError, Identity, TokenAuthenticator, Verdict, cache::Cache, intersection, jwt::strings,
+};
 use kaji_meta::{Clock, object};
 use kaji_resource::{BoxFuture, UserInfo};
 use serde_json::{Value, json};
@@ -50,7 +52,7 @@ impl Webhook {
             "kind": "TokenReview",
             "spec": {"token": token, "audiences": wanted},
         });
-        let answer = self.service.review(review).await.map_err(Refusal)?;
+        let answer = self.service.review(review).await.map_err(AuthenticationError)?;
         let found = self.verdict(&answer, wanted)?;
         self.known.put(&key, found.clone(), now);
         Ok(found)
@@ -66,7 +68,7 @@ impl Webhook {
         if status.get("authenticated") != Some(&Value::Bool(true)) {
             return match object::str_at(status, &["error"]) {
                 "" => Ok(None),
-                error => Err(Refusal::new(error)),
+                error => Err(AuthenticationError::new(error)),
             };
         }
         let text = |key: &str| object::str_at(status, &["user", key]).to_owned();
@@ -139,7 +141,10 @@ mod tests {
         let answers =
             vec![Err("down".into()), Ok(json!({"error": "no"})), Ok(json!({"authenticated": false}))];
         let (verdicts, asked) = ask(&world, answers, 4);
-        assert_eq!(verdicts, [Err(Refusal::new("down")), Err(Refusal::new("no")), Ok(None), Ok(None)]);
+        assert_eq!(
+            verdicts,
+            [Err(AuthenticationError::new("down")), Err(AuthenticationError::new("no")), Ok(None), Ok(None)]
+        );
         assert_eq!(asked.len(), 3);
     }
 

@@ -56,7 +56,7 @@ fn yes() -> Outcome {
 }
 
 /// The node that a user is, if it is one; `Some("")` if it does not say which.
-fn node_of(user: &UserInfo) -> Option<&str> {
+pub fn node_of(user: &UserInfo) -> Option<&str> {
     let node = user.name.strip_prefix(NODE_PREFIX)?;
     user.groups.iter().any(|g| g == NODES).then_some(node)
 }

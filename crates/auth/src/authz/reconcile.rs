@@ -3,6 +3,7 @@
 //! Source: upstream's `component-helpers/auth/rbac/reconciliation`.
 
 use super::{PolicyRule, policy::AUTO_UPDATE, rule::uncovered};
+use kaji_meta::object;
 use serde_json::{Map, Value, json};
 
 /// What is to be done about a default object.
@@ -39,6 +40,19 @@ pub fn reconcile(existing: Option<&Value>, expected: &Value) -> Action {
         changed |= aggregation(&mut object, expected);
     }
     if changed { Action::Update(object) } else { Action::Keep }
+}
+
+/// A default binding as it is created beside the one from which it was split off: with the subjects, labels and annotations of
+/// that one, so that what an administrator restricted stays restricted.
+pub fn split_off(from: &Value, mut binding: Value) -> Value {
+    let taken: [&[&str]; 3] = [&["subjects"], &["metadata", "labels"], &["metadata", "annotations"]];
+    for path in taken {
+        match object::at(from, path) {
+            Some(value) => object::set_at(&mut binding, path, value.clone()),
+            None => drop(object::remove_at(&mut binding, path)),
+        }
+    }
+    binding
 }
 
 /// Adds the entries of a map in the metadata that are not there; what is there wins.
@@ -132,6 +146,21 @@ mod tests {
         );
         let whole = binding("a", json!([{"name": "y"}, {"name": "x"}]));
         assert_eq!(reconcile(Some(&binding("a", json!([{"name": "y"}]))), &expected), Action::Update(whole));
+    }
+
+    #[test]
+    fn what_is_split_off_has_the_restrictions_of_the_other() {
+        let wanted = json!({"metadata": {"name": "new", "labels": {"l": "1"}, "annotations": {AUTO_UPDATE: "true"}},
+            "roleRef": {"name": "new"}, "subjects": [{"name": "x"}, {"name": "anyone"}]});
+        let from = json!({"metadata": {"name": "old", "uid": "u", "annotations": {AUTO_UPDATE: "false"}},
+            "roleRef": {"name": "old"}, "subjects": [{"name": "x"}]});
+        let whole = json!({"metadata": {"name": "new", "annotations": {AUTO_UPDATE: "false"}},
+            "roleRef": {"name": "new"}, "subjects": [{"name": "x"}]});
+        assert_eq!(split_off(&from, wanted.clone()), whole);
+        assert_eq!(reconcile(Some(&whole), &wanted), Action::Keep);
+        let empty = json!({"metadata": {"name": "old"}, "roleRef": {"name": "old"}});
+        let bare = json!({"metadata": {"name": "new"}, "roleRef": {"name": "new"}});
+        assert_eq!(split_off(&empty, wanted), bare);
     }
 
     #[test]

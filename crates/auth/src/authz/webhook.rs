@@ -45,7 +45,7 @@ pub trait Service: Send + Sync + 'static {
     fn review(&self, review: Value) -> BoxFuture<'_, Result<Value, Failure>>;
 }
 
-/// Hears, for metrics, of what happens to questions on their way. Names are the services'.
+/// Observes, for metrics, what happens to questions on their way. Names are the services'.
 pub trait Witness: Send + Sync + 'static {
     /// Others were let decide because the service did not: `timeout` or `error`.
     fn failed_open(&self, name: &str, result: &'static str);

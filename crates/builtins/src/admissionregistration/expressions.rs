@@ -6,7 +6,7 @@
 use crate::shared::{check, value::Fields};
 use kaji_cel::{
     Env,
-    admission::{self, Refusal, Returns, Setting},
+    admission::{self, ExpressionError, Returns, Setting},
 };
 use kaji_meta::field::{Error, ErrorList, Path};
 use serde_json::Value;
@@ -20,7 +20,7 @@ pub fn compile(errs: &mut ErrorList, path: &Path, env: &Env, (text, shown): (&st
     }
 }
 
-fn refused(errs: &mut ErrorList, path: &Path, shown: &str, refusal: &Refusal) {
+fn refused(errs: &mut ErrorList, path: &Path, shown: &str, refusal: &ExpressionError) {
     errs.push(match refusal.is_internal() {
         true => Error::internal(path, refusal),
         false => Error::invalid(path, shown, refusal.to_string()),

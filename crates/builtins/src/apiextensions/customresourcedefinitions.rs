@@ -236,11 +236,14 @@ fn stored_versions(errs: &mut ErrorList, object: &Value) {
     let storage = object.at("spec").list("versions").iter().find(|v| v.flag("storage"));
     if stored.list("storedVersions").is_empty() {
         let all = stored.at("storedVersions").clone();
-        errs.push(Error::invalid(&path, all, "must have at least one stored version"));
+        return errs.push(Error::invalid(&path, all, "must have at least one stored version"));
     }
     for (i, v) in stored.strings("storedVersions").enumerate() {
         if !object.at("spec").list("versions").iter().any(|s| s.text("name") == v) {
-            errs.push(Error::invalid(&path.index(i), v, "must appear in spec.versions"));
+            let text = format!(
+                "missing from spec.versions; {v} was previously a storage version, and must remain in spec.versions until a storage migration ensures no data remains persisted in {v} and removes {v} from status.storedVersions"
+            );
+            errs.push(Error::invalid(&path.index(i), v, text));
         }
     }
     if let Some(s) = storage.map(|s| s.text("name"))
@@ -372,19 +375,11 @@ impl Hooks for Definitions {
                 &Path::new("status").child("acceptedNames"),
                 false,
             );
-            stored_versions(&mut errs, new);
             return errs;
         }
         errs.extend(validate(new, Some(old)));
         if let Some(deep) = &self.deep {
             errs.extend(deep(new, Some(old)));
-        }
-        for (i, v) in old.at("status").strings("storedVersions").enumerate() {
-            let gone = !new.at("spec").list("versions").iter().any(|s| s.text("name") == v);
-            if gone && !errs.iter().any(|e| e.detail == "must appear in spec.versions") {
-                let path = Path::new("status").child("storedVersions").index(i);
-                errs.push(Error::invalid(&path, v, "must appear in spec.versions"));
-            }
         }
         frozen(&mut errs, new, old);
         errs

@@ -30,6 +30,7 @@ pub fn def() -> ResourceDef {
         COLUMNS,
         ControllerRevisions,
     )
+    .optional_to_start()
     .metadata_checks(&[metadata::UPDATE, metadata::WHOLE], &[metadata::UPDATE])
 }
 

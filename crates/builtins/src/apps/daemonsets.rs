@@ -66,6 +66,7 @@ struct DaemonSets;
 /// The daemonsets resource.
 pub fn def() -> ResourceDef {
     ResourceDef::builtin("apps", "v1", "DaemonSet", "daemonsets", Scope::Namespaced, COLUMNS, DaemonSets)
+        .optional_to_start()
         .metadata_checks(&[metadata::UPDATE], &[metadata::UPDATE])
         .pod_template(&["spec", "template"])
         .short(&["ds"])

@@ -45,6 +45,7 @@ struct Deployments;
 /// The deployments resource.
 pub fn def() -> ResourceDef {
     ResourceDef::builtin("apps", "v1", "Deployment", "deployments", Scope::Namespaced, COLUMNS, Deployments)
+        .optional_to_start()
         .metadata_checks(&[metadata::UPDATE], &[metadata::UPDATE])
         .pod_template(&["spec", "template"])
         .short(&["deploy"])

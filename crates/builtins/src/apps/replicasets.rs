@@ -8,9 +8,7 @@ use crate::{
     },
 };
 use kaji_meta::{Path, field::ErrorList};
-use kaji_resource::{
-    Column, Ctx, Hooks, ResourceDef, Scope, SelectableField, SubresourceDef, age_column, name_column,
-};
+use kaji_resource::{Column, Ctx, Hooks, ResourceDef, Scope, SubresourceDef, age_column, name_column};
 use serde_json::{Value, json};
 
 const COLUMNS: &[Column] = &[
@@ -46,12 +44,12 @@ struct ReplicaSets;
 /// The replicasets resource.
 pub fn def() -> ResourceDef {
     ResourceDef::builtin("apps", "v1", "ReplicaSet", "replicasets", Scope::Namespaced, COLUMNS, ReplicaSets)
+        .optional_to_start()
         .metadata_checks(&[metadata::UPDATE], &[metadata::UPDATE])
         .pod_template(&["spec", "template"])
         .short(&["rs"])
         .category(&["all"])
         .with_generation()
-        .select(&[SelectableField::new("status.replicas").missing("0")])
         .sub(&[SubresourceDef::status(), SubresourceDef::scale()])
 }
 

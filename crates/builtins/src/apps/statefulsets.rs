@@ -50,6 +50,7 @@ pub fn def() -> ResourceDef {
         COLUMNS,
         StatefulSets,
     )
+    .optional_to_start()
     .metadata_checks(&[metadata::UPDATE], &[metadata::UPDATE])
     .pod_template(&["spec", "template"])
     .short(&["sts"])

@@ -84,7 +84,7 @@ mod tests {
         Tokens,
         shared::testing::{TestContext, call, deps},
     };
-    use kaji_auth::authn::{Identity, IssuedToken, KeyError, Refusal, TokenOrder};
+    use kaji_auth::authn::{AuthenticationError, Identity, IssuedToken, KeyError, TokenOrder};
     use kaji_resource::UserInfo;
     use std::sync::Arc;
 
@@ -92,6 +92,9 @@ mod tests {
     struct Known;
 
     impl Tokens for Known {
+        fn audiences(&self) -> &[String] {
+            &[]
+        }
         fn issue(&self, _: &TokenOrder, _: jiff::Timestamp) -> Result<IssuedToken, KeyError> {
             Err(KeyError::Sign)
         }
@@ -99,11 +102,14 @@ mod tests {
             &'a self,
             token: &'a str,
             audiences: &'a [String],
-        ) -> BoxFuture<'a, Result<Identity, Refusal>> {
+        ) -> BoxFuture<'a, Result<Identity, AuthenticationError>> {
             let user = UserInfo { name: "alice".into(), uid: "7".into(), ..UserInfo::default() };
             let identity = Identity { user, audiences: audiences.to_vec(), warnings: vec![] };
-            let answer =
-                if token == "good" { Ok(identity) } else { Err(Refusal("invalid bearer token".into())) };
+            let answer = if token == "good" {
+                Ok(identity)
+            } else {
+                Err(AuthenticationError("invalid bearer token".into()))
+            };
             Box::pin(std::future::ready(answer))
         }
     }

@@ -12,6 +12,7 @@ use kaji_auth::{Attributes, Decision, Outcome};
 use kaji_meta::{
     GroupKind, Status,
     field::{Error, ErrorList, Path},
+    validation,
 };
 use kaji_resource::{BoxFuture, CallHooks, CallRequest, Ctx, Hooks, UserInfo};
 use serde_json::{Map, Value};
@@ -41,10 +42,7 @@ pub struct AccessReviews {
 }
 
 fn selector_rules(errs: &mut ErrorList, attributes: &Value) {
-    for (field, operators) in [
-        ("fieldSelector", &["In", "NotIn", "Exists", "DoesNotExist"]),
-        ("labelSelector", &["In", "NotIn", "Exists", "DoesNotExist"]),
-    ] {
+    for field in ["fieldSelector", "labelSelector"] {
         let (s, path) = (attributes.at(field), Path::new("spec.resourceAttributes").child(field));
         if s.is_null() {
             continue;
@@ -62,12 +60,27 @@ fn selector_rules(errs: &mut ErrorList, attributes: &Value) {
         }
         for (i, r) in s.list("requirements").iter().enumerate() {
             let at = path.child("requirements").index(i);
-            if r.text("key").is_empty() {
-                errs.push(Error::required(&at.child("key"), "must be specified"));
+            let (key, values) = (at.child("key"), at.child("values"));
+            if field == "fieldSelector" && r.text("key").is_empty() {
+                errs.push(Error::required(&key, "must be specified"));
             }
-            if !operators.contains(&r.text("operator")) {
-                let text = "not a valid selector operator";
-                errs.push(Error::invalid(&at.child("operator"), r.text("operator"), text));
+            // Another operator may be one of a later release: the requirement is ignored then.
+            match (r.text("operator"), r.list("values").is_empty()) {
+                ("In" | "NotIn", true) => {
+                    let text = "must be specified when `operator` is 'In' or 'NotIn'";
+                    errs.push(Error::required(&values, text));
+                }
+                ("Exists" | "DoesNotExist", false) => {
+                    let text = "may not be specified when `operator` is 'Exists' or 'DoesNotExist'";
+                    errs.push(Error::forbidden(&values, text));
+                }
+                _ => {}
+            }
+            if field == "labelSelector" {
+                check::label_name(errs, &key, r.text("key"));
+                for (i, value) in r.strings("values").enumerate() {
+                    check::each(errs, &values.index(i), value, validation::is_valid_label_value(value));
+                }
             }
         }
     }
@@ -284,7 +297,7 @@ mod tests {
             {"allowed":true,"evaluationError":"spec.resourceAttributes.fieldSelector partially ignored due to parse error","reason":"list pods k=a"}
             {"allowed":true,"evaluationError":"spec.resourceAttributes.fieldSelector ignored due to parse error","reason":"list pods"}
             {"allowed":true,"reason":"list pods  k in (a,b),l,!m,n notin (x)"}
-            {"allowed":true,"evaluationError":"spec.resourceAttributes.labelSelector partially ignored due to parse error","reason":"list pods  l"}"#]].assert_eq(&all.join("\n"));
+            SelfSubjectAccessReview.authorization.k8s.io "" is invalid: spec.resourceAttributes.labelSelector.requirements[0].values: Required value: must be specified when `operator` is 'In' or 'NotIn'"#]].assert_eq(&all.join("\n"));
     }
 
     #[test]

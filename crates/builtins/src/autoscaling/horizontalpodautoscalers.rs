@@ -60,6 +60,7 @@ struct Autoscalers;
 pub fn def() -> ResourceDef {
     let (kind, plural) = ("HorizontalPodAutoscaler", "horizontalpodautoscalers");
     ResourceDef::builtin("autoscaling", "v2", kind, plural, Scope::Namespaced, COLUMNS, Autoscalers)
+        .optional_to_start()
         .metadata_checks(&[metadata::UPDATE], &[metadata::UPDATE])
         .short(&["hpa"])
         .category(&["all"])

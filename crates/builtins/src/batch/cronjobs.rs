@@ -59,6 +59,7 @@ struct CronJobs;
 /// The cronjobs resource.
 pub fn def() -> ResourceDef {
     ResourceDef::builtin("batch", "v1", "CronJob", "cronjobs", Scope::Namespaced, COLUMNS, CronJobs)
+        .optional_to_start()
         .metadata_checks(&[metadata::UPDATE], &[])
         .pod_template(&["spec", "jobTemplate", "spec", "template"])
         .short(&["cj"])

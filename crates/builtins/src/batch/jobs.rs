@@ -57,6 +57,7 @@ struct Jobs;
 /// The jobs resource.
 pub fn def() -> ResourceDef {
     ResourceDef::builtin("batch", "v1", "Job", "jobs", Scope::Namespaced, COLUMNS, Jobs)
+        .optional_to_start()
         .metadata_checks(&[metadata::WHOLE, metadata::UPDATE], &[metadata::UPDATE])
         .pod_template(&["spec", "template"])
         .with_garbage_collection(GarbageCollectionPolicy::OrphanDependents)

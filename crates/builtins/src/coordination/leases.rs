@@ -3,7 +3,7 @@
 use crate::shared::{
     check, metadata, rules,
     table::{age, name},
-    value::Fields,
+    value::{Fields, drop_field},
 };
 use kaji_meta::field::{Error, ErrorList, Path};
 use kaji_resource::{Column, Ctx, Hooks, ResourceDef, Scope, age_column, name_column};
@@ -22,7 +22,26 @@ const COLUMNS: &[Column] = &[
 
 struct Leases;
 
+/// What only `CoordinatedLeaderElection` has, a feature that upstream has off by default and this server has not: it is dropped,
+/// unless the stored lease has it.
+const COORDINATED: [&str; 2] = ["strategy", "preferredHolder"];
+
+fn drop_coordinated(lease: &mut Value, old: &Value) {
+    let Some(spec) = lease.get_mut("spec") else { return };
+    for field in COORDINATED.into_iter().filter(|field| !old.at("spec").has(field)) {
+        drop_field(spec, field);
+    }
+}
+
 impl Hooks for Leases {
+    fn prepare_create(&self, _ctx: &Ctx<'_>, object: &mut Value) {
+        drop_coordinated(object, &Value::Null);
+    }
+
+    fn prepare_update(&self, _ctx: &Ctx<'_>, new: &mut Value, old: &Value) {
+        drop_coordinated(new, old);
+    }
+
     fn validate_create(&self, _ctx: &Ctx<'_>, object: &Value) -> ErrorList {
         let (mut errs, spec, path) = (vec![], object.at("spec"), Path::new("spec"));
         if let Some(n) = spec.opt_int("leaseDurationSeconds").filter(|n| *n <= 0) {
@@ -64,6 +83,7 @@ impl Hooks for Leases {
 /// The definition of Leases.
 pub fn def() -> ResourceDef {
     ResourceDef::builtin("coordination.k8s.io", "v1", "Lease", "leases", Scope::Namespaced, COLUMNS, Leases)
+        .optional_to_start()
         .metadata_checks(&[metadata::GENERAL_UPDATE], &[])
         .acknowledge_when_stored()
         .create_on_update()
@@ -73,19 +93,34 @@ pub fn def() -> ResourceDef {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::shared::testing::{create_errors, row};
+    use crate::shared::testing::{create_errors, created, row, update_errors};
     use expect_test::expect;
     use serde_json::json;
 
     #[test]
+    fn fields_of_coordinated_leader_election_are_dropped() {
+        let lease = json!({"metadata": {"name": "l"}, "spec": {"holderIdentity": "me", "strategy": "a/b", "preferredHolder": "x"}});
+        let created: Value = serde_json::from_str(&created(&def(), lease.clone())).unwrap();
+        assert_eq!(created["spec"], json!({"holderIdentity": "me"}));
+        let (mut new, mut old) = (lease.clone(), created);
+        drop_coordinated(&mut new, &old);
+        assert_eq!(new, old);
+        old["spec"]["strategy"] = "a/c".into();
+        new = lease;
+        drop_coordinated(&mut new, &old);
+        assert_eq!(new["spec"], json!({"holderIdentity": "me", "strategy": "a/b"}));
+    }
+
+    #[test]
     fn rejects_invalid_fields_and_prints_a_row() {
-        let bad =
-            json!({"spec": {"leaseDurationSeconds": 0, "leaseTransitions": -1, "preferredHolder": "x"}});
+        let bad = json!({"spec": {"leaseDurationSeconds": 0, "leaseTransitions": -1}});
         expect![[r#"
             spec.leaseDurationSeconds: Invalid value: 0: must be greater than 0
-            spec.leaseTransitions: Invalid value: -1: must be greater than or equal to 0
-            spec.preferredHolder: Forbidden: may only be specified if `strategy` is defined"#]]
+            spec.leaseTransitions: Invalid value: -1: must be greater than or equal to 0"#]]
         .assert_eq(&create_errors(&def(), bad));
+        let stored = json!({"spec": {"preferredHolder": "y"}});
+        expect!["spec.preferredHolder: Forbidden: may only be specified if `strategy` is defined"]
+            .assert_eq(&update_errors(&def(), "", json!({"spec": {"preferredHolder": "x"}}), stored));
         let lease = json!({"metadata": {"name": "l"}, "spec": {"holderIdentity": "me"}});
         assert_eq!(row(&def(), &lease), "l | me | <unknown>");
     }

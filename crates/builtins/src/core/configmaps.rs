@@ -84,6 +84,7 @@ impl Hooks for ConfigMaps {
 /// The definition of ConfigMaps.
 pub fn def() -> ResourceDef {
     ResourceDef::builtin("", "v1", "ConfigMap", "configmaps", Scope::Namespaced, COLUMNS, ConfigMaps)
+        .optional_to_start()
         .metadata_checks(&[metadata::UPDATE, metadata::WHOLE], &[metadata::UPDATE])
         .acknowledge_when_stored()
         .short(&["cm"])

@@ -139,6 +139,7 @@ impl Hooks for Endpoints {
 pub fn def() -> ResourceDef {
     let mut def =
         ResourceDef::builtin("", "v1", "Endpoints", "endpoints", Scope::Namespaced, COLUMNS, Endpoints)
+            .optional_to_start()
             .storage_prefix("services/endpoints")
             .metadata_checks(&[metadata::UPDATE, metadata::WHOLE], &[metadata::UPDATE])
             .short(&["ep"])

@@ -134,10 +134,14 @@ fn ratio_rules(
 impl Hooks for LimitRanges {
     fn default(&self, _version: &str, object: &mut Value) {
         if let Some(spec) = object.get_mut("spec") {
-            list_mut(spec, "limits")
-                .iter_mut()
-                .filter(|l| l.text("type") == "Container")
-                .for_each(default_container);
+            for limit in list_mut(spec, "limits") {
+                if limit.text("type") == "Container" {
+                    default_container(limit);
+                }
+                for list in ["max", "min", "default", "defaultRequest", "maxLimitRequestRatio"] {
+                    rules::round_quantities(limit, list);
+                }
+            }
         }
     }
 

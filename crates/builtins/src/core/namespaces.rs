@@ -141,8 +141,6 @@ impl DeletionHooks for Namespaces {
 
 /// The definition of namespaces.
 pub fn def() -> ResourceDef {
-    let mut named = SelectableField::new("metadata.name");
-    named.name = "name".into();
     let mut def =
         ResourceDef::builtin("", "v1", "Namespace", "namespaces", Scope::Cluster, COLUMNS, Namespaces)
             .metadata_checks(&[metadata::WHOLE, metadata::UPDATE], &[metadata::UPDATE])
@@ -151,7 +149,7 @@ pub fn def() -> ResourceDef {
             .short(&["ns"])
             .named(validation::name_is_dns_label)
             .sub(&[SubresourceDef::status(), SubresourceDef::update("finalize", &[Verb::Update])])
-            .select(&[SelectableField::new("status.phase"), named]);
+            .select(&[SelectableField::new("status.phase")]);
     def.verbs = VERBS;
     def
 }

@@ -5,7 +5,7 @@ use crate::shared::{
     check, conditions,
     connect::{self, Target},
     metadata,
-    net::{check_legacy_cidr, cidr_warnings},
+    net::{Cidr, check_legacy_cidr, cidr_warnings},
     rules,
     table::{age, name},
     value::{Fields, copy_field, drop_field, ensure_object, put},
@@ -81,6 +81,14 @@ fn validate(node: &Value) -> ErrorList {
         errs.extend(check_legacy_cidr(&path.index(i), cidr, &[]));
     }
     if cidrs.len() > 1 {
+        let broken =
+            spec.strings("podCIDRs").enumerate().find(|(_, cidr)| Cidr::parse_sloppy(cidr).is_none());
+        if let Some((i, cidr)) = broken {
+            let text = format!(
+                "invalid PodCIDRs. failed to check with dual stack with error:invalid CIDR[{i}]: <nil> (invalid CIDR address: {cidr})"
+            );
+            errs.push(Error::internal(&path, text));
+        }
         let v6 = spec.strings("podCIDRs").filter(|c| c.contains(':')).count();
         if v6 == 0 || v6 == cidrs.len() || cidrs.len() > 2 {
             errs.push(Error::invalid(
@@ -189,6 +197,9 @@ impl Hooks for Nodes {
         {
             let capacity = status.at("capacity").clone();
             put(status, "allocatable", capacity);
+        }
+        if let Some(status) = object.get_mut("status") {
+            ["capacity", "allocatable"].iter().for_each(|list| rules::round_quantities(status, list));
         }
         sync_pod_cidrs(object);
     }
@@ -365,6 +376,18 @@ mod tests {
         let odd = json!({"spec": {"podCIDR": "10.0.0.0/24", "podCIDRs": ["x"]}});
         let made: Value = serde_json::from_str(&created(&def(), odd)).unwrap();
         assert_eq!(made["spec"]["podCIDRs"], json!(["10.0.0.0/24"]));
+    }
+
+    #[test]
+    fn rejects_broken_pairs_of_cidrs_and_rounds_amounts() {
+        let node =
+            json!({"spec": {"podCIDRs": ["10.0.0.0/24", "x-1"]}, "status": {"capacity": {"cpu": "100u"}}});
+        expect![[r#"
+            spec.podCIDRs[1]: Invalid value: "x-1": must be a valid CIDR value, (e.g. 10.9.8.0/24 or 2001:db8::/64)
+            spec.podCIDRs: Internal error: invalid PodCIDRs. failed to check with dual stack with error:invalid CIDR[1]: <nil> (invalid CIDR address: x-1)
+            spec.podCIDRs: Invalid value: ["10.0.0.0/24","x-1"]: may specify no more than one CIDR for each IP family"#]].assert_eq(&create_errors(&def(), node.clone()));
+        let made: Value = serde_json::from_str(&created(&def(), node)).unwrap();
+        assert_eq!(made["status"], json!({"capacity": {"cpu": "1m"}, "allocatable": {"cpu": "1m"}}));
     }
 
     #[test]

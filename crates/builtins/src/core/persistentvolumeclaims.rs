@@ -10,9 +10,7 @@ use kaji_meta::{
     field::{Error, ErrorList, Path},
     object, semantic_equal, validation,
 };
-use kaji_resource::{
-    Column, Ctx, Hooks, ResourceDef, Scope, SelectableField, SubresourceDef, age_column, name_column,
-};
+use kaji_resource::{Column, Ctx, Hooks, ResourceDef, Scope, SubresourceDef, age_column, name_column};
 use serde_json::{Value, json};
 
 const COLUMNS: &[Column] = &[
@@ -63,6 +61,11 @@ fn spec_path(field: &str) -> Path {
 
 /// Only claims and snapshots are data sources of old; anything else needs `dataSourceRef`.
 fn drop_unknown_source(spec: &mut Value, old: Option<&Value>) {
+    // Sources of other namespaces are an alpha feature (`CrossNamespaceVolumeDataSource`), which this server has not.
+    let in_use = |o: &Value| o.at("spec").has("dataSourceRef");
+    if !spec.at("dataSourceRef").text("namespace").is_empty() && !old.is_some_and(in_use) {
+        drop_field(spec, "dataSourceRef");
+    }
     if old.is_some_and(|o| o.at("spec").has("dataSource")) || spec.has("dataSourceRef") {
         return;
     }
@@ -259,8 +262,14 @@ fn validate_status(new: &Value) -> ErrorList {
 
 impl Hooks for Claims {
     fn default(&self, _version: &str, object: &mut Value) {
-        rules::default_opt_text(ensure_object(object, "spec"), "volumeMode", "Filesystem");
-        default_text(ensure_object(object, "status"), "phase", "Pending");
+        let spec = ensure_object(object, "spec");
+        rules::default_opt_text(spec, "volumeMode", "Filesystem");
+        if let Some(resources) = spec.get_mut("resources") {
+            ["limits", "requests"].iter().for_each(|list| rules::round_quantities(resources, list));
+        }
+        let status = ensure_object(object, "status");
+        default_text(status, "phase", "Pending");
+        ["capacity", "allocatedResources"].iter().for_each(|list| rules::round_quantities(status, list));
     }
 
     fn prepare_create(&self, _ctx: &Ctx<'_>, object: &mut Value) {
@@ -338,8 +347,6 @@ impl Hooks for Claims {
 
 /// The definition of PersistentVolumeClaims.
 pub fn def() -> ResourceDef {
-    let mut named = SelectableField::new("metadata.name");
-    named.name = "name".into();
     ResourceDef::builtin(
         "",
         "v1",
@@ -353,7 +360,6 @@ pub fn def() -> ResourceDef {
     .return_deleted_object()
     .short(&["pvc"])
     .sub(&[SubresourceDef::status()])
-    .select(&[named])
 }
 
 #[cfg(test)]
@@ -402,6 +408,21 @@ mod tests {
             spec.accessModes: Required value: at least 1 access mode is required
             spec.resources[storage]: Required value"#]]
         .assert_eq(&create_errors(&def(), json!({"spec": {}})));
+    }
+
+    #[test]
+    fn sources_of_other_namespaces_are_dropped_and_amounts_rounded() {
+        let mut claim = pvc();
+        claim["spec"]["resources"] =
+            json!({"requests": {"storage": "100u"}, "limits": {"storage": "1000010u"}});
+        let spec = claim["spec"].as_object_mut().unwrap();
+        spec.remove("dataSource");
+        let source = json!({"apiGroup": "a.b", "kind": "A", "name": "b", "namespace": "c"});
+        spec.insert("dataSourceRef".into(), source);
+        let claim: Value = serde_json::from_str(&created(&def(), claim)).unwrap();
+        assert_eq!((claim["spec"].get("dataSourceRef"), claim["spec"].get("dataSource")), (None, None));
+        let rounded = json!({"requests": {"storage": "1m"}, "limits": {"storage": "1001m"}});
+        assert_eq!(claim["spec"]["resources"], rounded);
     }
 
     #[test]

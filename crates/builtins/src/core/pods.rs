@@ -73,6 +73,7 @@ pub fn def() -> ResourceDef {
     let mut host = SelectableField::new("spec.nodeName");
     host.name = "spec.host".into();
     ResourceDef::builtin("", "v1", "Pod", "pods", Scope::Namespaced, columns::COLUMNS, Pods)
+        .optional_to_start()
         .metadata_checks(&[metadata::UPDATE, metadata::WHOLE], &[metadata::UPDATE])
         .return_deleted_object()
         .acknowledge_when_stored()

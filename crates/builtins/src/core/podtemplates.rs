@@ -20,6 +20,7 @@ struct PodTemplates;
 /// The podtemplates resource.
 pub fn def() -> ResourceDef {
     ResourceDef::builtin("", "v1", "PodTemplate", "podtemplates", Scope::Namespaced, COLUMNS, PodTemplates)
+        .optional_to_start()
         .metadata_checks(&[metadata::UPDATE], &[metadata::UPDATE])
         .pod_template(&["template"])
         .return_deleted_object()

@@ -54,6 +54,7 @@ pub fn def() -> ResourceDef {
         COLUMNS,
         ReplicationControllers,
     )
+    .optional_to_start()
     .storage_prefix("controllers")
     .metadata_checks(&[metadata::UPDATE], &[metadata::UPDATE])
     .pod_template(&["spec", "template"])

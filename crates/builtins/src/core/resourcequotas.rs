@@ -129,6 +129,14 @@ fn validate_spec(errs: &mut ErrorList, spec: &Value) {
 }
 
 impl Hooks for ResourceQuotas {
+    fn default(&self, _version: &str, object: &mut Value) {
+        for (part, list) in [("spec", "hard"), ("status", "hard"), ("status", "used")] {
+            if let Some(part) = object.get_mut(part) {
+                rules::round_quantities(part, list);
+            }
+        }
+    }
+
     fn prepare_create(&self, _ctx: &Ctx<'_>, object: &mut Value) {
         put(object, "status", json!({}));
     }
@@ -154,6 +162,27 @@ impl Hooks for ResourceQuotas {
             errs.push(Error::invalid(&Path::new("spec").child("scopes"), shown, check::IMMUTABLE));
         }
         errs
+    }
+
+    fn warnings(&self, _ctx: &Ctx<'_>, new: &Value, old: Option<&Value>) -> Vec<String> {
+        let hard = new.at("spec").at("hard");
+        let mut all = vec![];
+        for resource in
+            ["cpu", "memory", "storage", "ephemeral-storage"].into_iter().filter(|_| old.is_none())
+        {
+            let (mut request, limit) = (format!("requests.{resource}"), format!("limits.{resource}"));
+            if !hard.has(&request) && matches!(resource, "cpu" | "memory") {
+                resource.clone_into(&mut request);
+            }
+            if !hard.has(&request) || !hard.has(&limit) {
+                continue;
+            }
+            let (least, most) = (rules::quantity(hard.at(&request)), rules::quantity(hard.at(&limit)));
+            if least > most {
+                all.push(format!("ResourceQuota {request} ({least}) should be less than {limit} ({most})"));
+            }
+        }
+        all
     }
 
     fn row(&self, _version: &str, object: &Value, now: jiff::Timestamp) -> Vec<Value> {
@@ -190,8 +219,19 @@ pub fn def() -> ResourceDef {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::shared::testing::{create_errors, row, update_errors};
+    use crate::shared::testing::{create_errors, row, update_errors, warnings};
     use expect_test::expect;
+
+    #[test]
+    fn warns_of_requests_above_limits() {
+        let quota = json!({"metadata": {"name": "q"}, "spec": {"hard": {"cpu": "3", "limits.cpu": "2",
+            "requests.memory": "2Gi", "limits.memory": "1Gi", "requests.storage": "1Gi", "limits.ephemeral-storage": "1"}}});
+        assert_eq!(
+            warnings(&def(), &quota),
+            "ResourceQuota cpu (3) should be less than limits.cpu (2)\n\
+             ResourceQuota requests.memory (2Gi) should be less than limits.memory (1Gi)"
+        );
+    }
 
     #[test]
     fn rejects_invalid_fields() {

@@ -161,6 +161,7 @@ impl Hooks for Secrets {
 /// The definition of Secrets.
 pub fn def() -> ResourceDef {
     ResourceDef::builtin("", "v1", "Secret", "secrets", Scope::Namespaced, COLUMNS, Secrets)
+        .optional_to_start()
         .metadata_checks(&[metadata::UPDATE, metadata::WHOLE], &[metadata::UPDATE])
         .select(&[SelectableField::new("type")])
 }

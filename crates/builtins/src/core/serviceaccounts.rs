@@ -5,7 +5,7 @@ use crate::{
     shared::{
         metadata,
         table::{age, name},
-        value::{Fields, ensure_object, put},
+        value::{Fields, ensure_object, list_mut, put},
     },
 };
 use kaji_auth::authn::{BoundTo, TokenOrder};
@@ -118,20 +118,40 @@ fn check_metadata(ctx: &Ctx<'_>, account: &Value, body: &Value) -> Result<(), St
     Ok(())
 }
 
+fn found<'a>(ctx: &Ctx<'_>, account: Option<&'a Value>) -> Result<&'a Value, Status> {
+    account.ok_or_else(|| Status::not_found(&GroupResource::new("", "serviceaccounts"), ctx.name))
+}
+
 impl ServiceAccounts {
-    async fn issue(&self, ctx: &Ctx<'_>, request: CallRequest<'_>) -> Result<(u16, Value), Status> {
-        let accounts = GroupResource::new("", "serviceaccounts");
-        let account = request.object.ok_or_else(|| Status::not_found(&accounts, ctx.name))?;
-        let mut body = request.body;
-        check_metadata(ctx, account, &body)?;
-        let spec = ensure_object(&mut body, "spec");
+    /// What upstream fills in before validating admission: metadata, the lifetime and the audiences.
+    fn complete(&self, ctx: &Ctx<'_>, account: Option<&Value>, body: &mut Value) -> Result<(), Status> {
+        let account = found(ctx, account)?;
+        check_metadata(ctx, account, body)?;
+        let spec = ensure_object(body, "spec");
         if !spec.has("expirationSeconds") {
             put(spec, "expirationSeconds", 3600);
         }
-        let errors = validate_request(spec);
-        if !errors.is_empty() {
-            return Err(Status::invalid(&token_request(), "", &errors));
+        if let (Some(tokens), true) = (&self.deps.tokens, spec.list("audiences").is_empty()) {
+            put(spec, "audiences", tokens.audiences());
         }
+        let now = kaji_meta::Time::new(ctx.now).to_string();
+        for (field, value) in [
+            ("name", ctx.name),
+            ("namespace", ctx.namespace),
+            ("uid", object::uid(account)),
+            ("creationTimestamp", now.as_str()),
+        ] {
+            object::set_at(body, &["metadata", field], value);
+        }
+        put(body, "status", json!({"token": "", "expirationTimestamp": null}));
+        let errors = validate_request(body.at("spec"));
+        if errors.is_empty() { Ok(()) } else { Err(Status::invalid(&token_request(), "", &errors)) }
+    }
+
+    async fn issue(&self, ctx: &Ctx<'_>, request: CallRequest<'_>) -> Result<(u16, Value), Status> {
+        let account = found(ctx, request.object)?;
+        let mut body = request.body;
+        let spec = ensure_object(&mut body, "spec");
         let (bound, node) = bound(ctx, spec).await?;
         let Some(tokens) = &self.deps.tokens else {
             return Err(Status::service_unavailable("this server has no signer for service account tokens"));
@@ -155,22 +175,29 @@ impl ServiceAccounts {
             put(spec, "expirationSeconds", granted);
         }
         put(spec, "audiences", issued.audiences.clone());
-        let now = kaji_meta::Time::new(ctx.now).to_string();
-        for (field, value) in [
-            ("name", ctx.name),
-            ("namespace", ctx.namespace),
-            ("uid", object::uid(account)),
-            ("creationTimestamp", now.as_str()),
-        ] {
-            object::set_at(&mut body, &["metadata", field], value);
-        }
         let expires = kaji_meta::Time::new(issued.expires).to_string();
         put(&mut body, "status", json!({"token": issued.token, "expirationTimestamp": expires}));
         Ok((201, body))
     }
 }
 
+/// Of references to secrets only the names count: the others' places are that of the account.
+fn clean_secret_references(account: &mut Value) {
+    for secret in list_mut(account, "secrets") {
+        let name = secret.text("name").to_owned();
+        *secret = if name.is_empty() { json!({}) } else { json!({"name": name}) };
+    }
+}
+
 impl Hooks for ServiceAccounts {
+    fn prepare_create(&self, _ctx: &Ctx<'_>, object: &mut Value) {
+        clean_secret_references(object);
+    }
+
+    fn prepare_update(&self, _ctx: &Ctx<'_>, new: &mut Value, _old: &Value) {
+        clean_secret_references(new);
+    }
+
     fn calls(&self) -> &dyn CallHooks {
         self
     }
@@ -192,6 +219,10 @@ impl Hooks for ServiceAccounts {
 }
 
 impl CallHooks for ServiceAccounts {
+    fn prepare_call(&self, ctx: &Ctx<'_>, account: Option<&Value>, body: &mut Value) -> Result<(), Status> {
+        self.complete(ctx, account, body)
+    }
+
     fn call<'a>(
         &'a self,
         ctx: &'a Ctx<'a>,
@@ -217,6 +248,14 @@ mod tests {
     use super::*;
     use crate::shared::testing::{row, show};
     use expect_test::expect;
+
+    #[test]
+    fn references_to_secrets_are_names_alone() {
+        let mut account =
+            json!({"secrets": [{"name": "a", "namespace": "b", "kind": "Secret"}, {"kind": "x"}]});
+        clean_secret_references(&mut account);
+        assert_eq!(account["secrets"], json!([{"name": "a"}, {}]));
+    }
 
     #[test]
     fn rejects_lifetimes_outside_of_the_limits() {

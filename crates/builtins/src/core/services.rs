@@ -147,6 +147,10 @@ impl Hooks for Services {
         self
     }
 
+    fn complete_stored(&self, object: &mut Value) {
+        families::complete_stored(object);
+    }
+
     fn default(&self, _version: &str, object: &mut Value) {
         default_spec(ensure_object(object, "spec"));
         let open = accessible(object);

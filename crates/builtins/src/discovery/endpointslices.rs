@@ -247,6 +247,7 @@ pub fn def() -> ResourceDef {
         COLUMNS,
         EndpointSlices,
     )
+    .optional_to_start()
     .metadata_checks(&[metadata::WHOLE], &[])
     .acknowledge_when_stored()
     .with_generation()

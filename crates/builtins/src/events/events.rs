@@ -305,6 +305,7 @@ pub fn events(ttl: Duration) -> ResourceDef {
 
 fn base(group: &'static str, strict: bool, ttl: Duration) -> ResourceDef {
     ResourceDef::builtin(group, "v1", "Event", "events", Scope::Namespaced, COLUMNS, Events { strict })
+        .optional_to_start()
         .with_garbage_collection(GarbageCollectionPolicy::Unsupported)
         .acknowledge_when_stored()
         .short(&["ev"])

@@ -258,6 +258,7 @@ pub fn def() -> ResourceDef {
         COLUMNS,
         Ingresses,
     )
+    .optional_to_start()
     .storage_prefix("ingress")
     .metadata_checks(&[metadata::UPDATE, metadata::WHOLE], &[metadata::UPDATE])
     .short(&["ing"])

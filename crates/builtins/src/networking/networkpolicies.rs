@@ -189,6 +189,7 @@ pub fn def() -> ResourceDef {
         COLUMNS,
         NetworkPolicies,
     )
+    .optional_to_start()
     .metadata_checks(&[metadata::UPDATE], &[metadata::UPDATE])
     .short(&["netpol"])
     .with_generation()

@@ -1,5 +1,6 @@
 //! RuntimeClasses.
 
+use crate::core::pods::warnings::deprecated_node_label;
 use crate::shared::{
     check, metadata, rules,
     table::{age, name},
@@ -87,6 +88,12 @@ impl Hooks for RuntimeClasses {
         errs
     }
 
+    fn warnings(&self, _ctx: &Ctx<'_>, new: &Value, _old: Option<&Value>) -> Vec<String> {
+        let labels = new.at("scheduling").map("nodeSelector").into_iter().flatten();
+        let texts = labels.filter_map(|(key, _)| deprecated_node_label(key));
+        texts.map(|text| format!("scheduling.nodeSelector: {text}")).collect()
+    }
+
     fn row(&self, _version: &str, object: &Value, now: jiff::Timestamp) -> Vec<Value> {
         vec![name(object), object.text("handler").into(), age(object, now)]
     }
@@ -111,9 +118,18 @@ pub fn def() -> ResourceDef {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::shared::testing::{create_errors, row, update_errors};
+    use crate::shared::testing::{create_errors, row, update_errors, warnings};
     use expect_test::expect;
     use serde_json::json;
+
+    #[test]
+    fn warns_of_deprecated_node_labels() {
+        let class = json!({"metadata": {"name": "r"}, "handler": "a", "scheduling": {"nodeSelector": {"beta.kubernetes.io/os": "linux"}}});
+        assert_eq!(
+            warnings(&def(), &class),
+            r#"scheduling.nodeSelector: deprecated since v1.14; use "kubernetes.io/os" instead"#
+        );
+    }
 
     #[test]
     fn rejects_invalid_fields_and_prints_a_row() {

@@ -21,5 +21,10 @@ mod tests {
         let bad = json!({"rules": [{"verbs": ["get"], "nonResourceURLs": ["/x"]}], "aggregationRule": {}});
         expect!["aggregationRule.clusterRoleSelectors: Required value: at least one clusterRoleSelector required if aggregationRule is non-nil"]
             .assert_eq(&create_errors(&def(&deps()), bad));
+        let selector = json!({"matchExpressions": [{"key": "a", "operator": "In"}]});
+        let bad = json!({"rules": [], "aggregationRule": {"clusterRoleSelectors": [{}, selector]}});
+        expect![[r#"
+            aggregationRule.clusterRoleSelectors[1].matchExpressions[0].values: Required value: must be specified when `operator` is 'In' or 'NotIn'
+            aggregationRule.clusterRoleSelectors[1]: Invalid value: null: invalid label selector."#]].assert_eq(&create_errors(&def(&deps()), bad));
     }
 }

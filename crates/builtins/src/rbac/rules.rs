@@ -8,6 +8,7 @@ use crate::{
 use kaji_meta::{
     Status,
     field::{Error, ErrorList, Path},
+    labels::Selector,
     validation,
 };
 use kaji_resource::{BoxFuture, Ctx, Hooks, Reservation, ResourceDef, Scope};
@@ -73,6 +74,9 @@ fn aggregation_rule(errs: &mut ErrorList, rule: &Value) {
     }
     for (i, s) in selectors.iter().enumerate() {
         errs.extend(validation::validate_label_selector(s, &path.index(i)));
+        if Selector::from_label_selector(s).is_err() {
+            errs.push(Error::invalid(&path.index(i), Value::Null, "invalid label selector."));
+        }
     }
 }
 

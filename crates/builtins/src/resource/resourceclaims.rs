@@ -3,12 +3,14 @@
 use super::{
     beta_versions,
     permissions::{Permissions, admin_access, admin_access_of_status},
-    rules::{GROUP, claim, default_claim, driver, limited, pool, request_names},
+    rules::{GROUP, claim, default_claim, driver, limited, pool, request_names, unique},
 };
 use crate::{
     Deps,
     shared::{
-        check, metadata, rules,
+        check, metadata,
+        net::check_interface_address,
+        rules,
         table::{age, name},
         value::{Fields, ensure_object, put},
     },
@@ -31,6 +33,12 @@ const COLUMNS: &[Column] = &[
 
 const MAX_RESERVED: usize = 256;
 const MAX_RESULTS: usize = 32;
+const MAX_CONDITIONS: usize = 8;
+/// Bytes of what a driver says about a device.
+const MAX_DATA: usize = 10 << 10;
+const MAX_ADDRESSES: usize = 16;
+const MAX_INTERFACE_NAME: usize = 256;
+const MAX_HARDWARE_ADDRESS: usize = 128;
 
 struct ResourceClaims(Permissions);
 
@@ -90,6 +98,8 @@ fn allocation(errs: &mut ErrorList, new: &Value, old: &Value) {
         driver(errs, &at.child("driver"), r.text("driver"));
         pool(errs, &at.child("pool"), r.text("pool"));
         check::dns_label(errs, &at.child("device"), r.text("device"));
+        super::rules::binding_conditions(errs, &at, r);
+        share_id(errs, &at, r);
     }
     if a.has("nodeSelector") {
         super::rules::node_selector(errs, &path.child("nodeSelector"), a.at("nodeSelector"), false);
@@ -110,10 +120,55 @@ fn devices(errs: &mut ErrorList, new: &Value) {
         if !allocated.contains(&key(d)) {
             errs.push(Error::invalid(&at, d.clone(), "must be an allocated device in the claim"));
         }
-        let conditions =
-            kaji_meta::validation::validate_conditions(d.at("conditions"), &at.child("conditions"));
-        errs.extend(conditions);
+        driver(errs, &at.child("driver"), d.text("driver"));
+        pool(errs, &at.child("pool"), d.text("pool"));
+        check::dns_label(errs, &at.child("device"), d.text("device"));
+        share_id(errs, &at, d);
+        let conditions = at.child("conditions");
+        limited(errs, &conditions, d.list("conditions"), MAX_CONDITIONS);
+        errs.extend(kaji_meta::validation::validate_conditions(d.at("conditions"), &conditions));
+        data(errs, &at.child("data"), d.at("data"));
+        network_data(errs, &at.child("networkData"), d.at("networkData"));
     }
+}
+
+fn share_id(errs: &mut ErrorList, path: &Path, owner: &Value) {
+    let Some(id) = owner.opt_text("shareID") else { return };
+    let hexadecimal = |b: u8| b.is_ascii_digit() || (b'a'..=b'f').contains(&b);
+    let fits = |(i, b): (usize, u8)| if [8, 13, 18, 23].contains(&i) { b == b'-' } else { hexadecimal(b) };
+    if id.len() != 36 || !id.bytes().enumerate().all(fits) {
+        let text = "uid must be in RFC 4122 normalized form, `xxxxxxxx-xxxx-xxxx-xxxx-xxxxxxxxxxxx` with lowercase hexadecimal characters";
+        errs.push(Error::invalid(&path.child("shareID"), id, text));
+    }
+}
+
+/// What a driver says about its device: any object of limited size.
+fn data(errs: &mut ErrorList, path: &Path, data: &Value) {
+    if data.is_null() {
+        return;
+    }
+    if data.to_string().len() > MAX_DATA {
+        errs.push(Error::too_long(path, "", MAX_DATA));
+    } else if !data.is_object() {
+        errs.push(Error::invalid(path, "<value omitted>", "must be a valid JSON object"));
+    }
+}
+
+fn network_data(errs: &mut ErrorList, path: &Path, data: &Value) {
+    for (field, most) in [("interfaceName", MAX_INTERFACE_NAME), ("hardwareAddress", MAX_HARDWARE_ADDRESS)] {
+        if data.text(field).len() > most {
+            errs.push(Error::too_long(&path.child(field), "", most));
+        }
+    }
+    let at = path.child("ips");
+    if !limited(errs, &at, data.list("ips"), MAX_ADDRESSES) {
+        return;
+    }
+    let addresses: Vec<&str> = data.strings("ips").collect();
+    for (i, address) in addresses.iter().enumerate() {
+        errs.extend(check_interface_address(&at.index(i), address));
+    }
+    unique(errs, &at, &addresses, "");
 }
 
 impl Hooks for ResourceClaims {
@@ -241,6 +296,31 @@ mod tests {
 
     fn claim() -> Value {
         json!({"metadata": {"name": "c"}, "spec": {"devices": {"requests": [{"name": "gpu", "exactly": {"deviceClassName": "g"}}]}}})
+    }
+
+    #[test]
+    fn reports_about_devices_are_checked() {
+        let result = json!({"request": "r", "driver": "d.io", "pool": "p", "device": "x", "bindingConditions": ["a"], "shareID": "X"});
+        let device = json!({"driver": "d.io", "pool": "p", "device": "x", "data": [1], "networkData": {
+            "interfaceName": "i".repeat(257), "hardwareAddress": "h".repeat(129),
+            "ips": ["10.0.0.1/24", "10.0.0.1", "010.0.0.1/24", "2001:DB8::1/64", "10.0.0.1/24"]}});
+        let mut errs = vec![];
+        let claim =
+            json!({"status": {"allocation": {"devices": {"results": [result]}}, "devices": [device]}});
+        devices(&mut errs, &claim);
+        share_id(&mut errs, &Path::new("r"), &result);
+        super::super::rules::binding_conditions(&mut errs, &Path::new("r"), &result);
+        let shown: Vec<String> = errs.iter().map(ToString::to_string).collect();
+        expect![[r#"
+            status.devices[0].data: Invalid value: "<value omitted>": must be a valid JSON object
+            status.devices[0].networkData.interfaceName: Too long: may not be more than 256 bytes
+            status.devices[0].networkData.hardwareAddress: Too long: may not be more than 128 bytes
+            status.devices[0].networkData.ips[1]: Invalid value: "10.0.0.1": must be a valid address in CIDR form, (e.g. 10.9.8.7/24 or 2001:db8::1/64)
+            status.devices[0].networkData.ips[2]: Invalid value: "010.0.0.1/24": must be in canonical form ("10.0.0.1/24")
+            status.devices[0].networkData.ips[3]: Invalid value: "2001:DB8::1/64": must be in canonical form ("2001:db8::1/64")
+            status.devices[0].networkData.ips[4]: Duplicate value: "10.0.0.1/24"
+            r.shareID: Invalid value: "X": uid must be in RFC 4122 normalized form, `xxxxxxxx-xxxx-xxxx-xxxx-xxxxxxxxxxxx` with lowercase hexadecimal characters
+            r.bindingFailureConditions: Invalid value: null: bindingFailureConditions are required to use bindingConditions"#]].assert_eq(&shown.join("\n"));
     }
 
     #[test]

@@ -2,7 +2,8 @@
 
 use super::{
     beta_versions::{self, FLAT},
-    rules::{GROUP, amounts, default_taint, driver, limited, node_selector, pool, qualified, taint},
+    devices::{LISTS, counter_set, device, place},
+    rules::{GROUP, default_taint, driver, limited, pool, unique},
 };
 use crate::{
     Deps,
@@ -44,99 +45,12 @@ const COLUMNS: &[Column] = &[
 
 const MAX_DEVICES: usize = 128;
 const MAX_ADVANCED_DEVICES: usize = 64;
-const MAX_ATTRIBUTES: usize = 32;
-const MAX_TAINTS: usize = 16;
 const MAX_COUNTER_SETS: usize = 8;
 /// The fields that select the nodes of devices.
 const PLACES: &[&str] = &["nodeName", "nodeSelector", "allNodes", "perDeviceNodeSelection"];
-const LISTS: &[&str] = &["bools", "ints", "strings", "versions"];
 
 struct Slices {
     deps: Deps,
-}
-
-fn place(errs: &mut ErrorList, path: &Path, owner: &Value, places: &[&str], one_term: bool) -> Vec<String> {
-    let mut set = vec![];
-    for f in places.iter().filter(|f| owner.has(f)) {
-        let (at, v) = (path.child(f), owner.at(f));
-        let mut given = true;
-        match v {
-            Value::String(s) if s.is_empty() => {
-                given = false;
-                let text = if one_term {
-                    "must be either unset or set to a non-empty string"
-                } else {
-                    "must not be empty"
-                };
-                errs.push(Error::invalid(&at, "", text));
-            }
-            Value::String(s) => check::dns_subdomain(errs, &at, s),
-            Value::Bool(true) => {}
-            Value::Bool(false) => {
-                given = false;
-                errs.push(Error::invalid(&at, false, "must be either unset or set to true"));
-            }
-            selector => node_selector(errs, &at, selector, one_term),
-        }
-        if given {
-            set.push(format!("`{f}`"));
-        }
-    }
-    set
-}
-
-fn attribute(errs: &mut ErrorList, path: &Path, a: &Value) {
-    let kinds = ["bool", "int", "string", "version"].iter().chain(LISTS).filter(|f| a.has(f)).count();
-    match kinds {
-        0 => errs.push(Error::invalid(path, "", "exactly one value must be specified")),
-        1 => {}
-        _ => {
-            let ty = "io.k8s.api.resource.v1.DeviceAttribute";
-            errs.push(check::invalid_struct(path, ty, a, "exactly one value must be specified"));
-        }
-    }
-    for f in LISTS.iter().filter(|f| a.has(f) && a.list(f).is_empty()) {
-        errs.push(Error::invalid(&path.child(f), a.at(f).clone(), "must not be empty if specified"));
-    }
-    for f in ["string", "version"] {
-        if a.text(f).len() > 64 {
-            errs.push(Error::too_long(&path.child(f), "", 64));
-        }
-    }
-}
-
-fn device(errs: &mut ErrorList, path: &Path, d: &Value, old: Option<&Value>, each_has_place: bool) {
-    check::dns_label(errs, &path.child("name"), d.text("name"));
-    let count = |f: &str| d.map(f).map_or(0, |m| m.len());
-    let total = count("attributes") + count("capacity");
-    if total > MAX_ATTRIBUTES {
-        let text = format!("the total number of attributes and capacities must not exceed {MAX_ATTRIBUTES}");
-        errs.push(Error::invalid(path, total, text));
-    }
-    for (k, a) in d.map("attributes").into_iter().flatten() {
-        let at = path.child("attributes").key(k);
-        qualified(errs, &at, k);
-        attribute(errs, &at, a);
-    }
-    amounts(errs, &path.child("capacity"), d.at("capacity"));
-    let taints = d.list("taints");
-    if old.is_none_or(|o| o.at("taints") != d.at("taints")) {
-        limited(errs, &path.child("taints"), taints, MAX_TAINTS);
-        taints.iter().enumerate().for_each(|(i, t)| taint(errs, &path.child("taints").index(i), t, None));
-    }
-    let places = ["nodeName", "nodeSelector", "allNodes"];
-    if each_has_place {
-        const ONE: &str = "exactly one of `nodeName`, `nodeSelector`, or `allNodes` is required when `perDeviceNodeSelection` is set to true in the ResourceSlice spec";
-        let set = place(errs, path, d, &places, false);
-        match set.len() {
-            0 => errs.push(Error::required(path, ONE)),
-            1 => {}
-            _ => errs.push(Error::invalid(path, format!("{{{}}}", set.join(", ")), ONE)),
-        }
-    } else if places.iter().any(|f| d.has(f)) {
-        let text = "`nodeName`, `nodeSelector` and `allNodes` can only be set if `perDeviceNodeSelection` is set to true in the ResourceSlice spec";
-        errs.push(Error::invalid(path, Value::Null, text));
-    }
 }
 
 fn devices(errs: &mut ErrorList, path: &Path, spec: &Value, old: Option<&Value>) {
@@ -146,7 +60,9 @@ fn devices(errs: &mut ErrorList, path: &Path, spec: &Value, old: Option<&Value>)
     let advanced =
         |d: &Value| !d.list("taints").is_empty() || !d.list("consumesCounters").is_empty() || has_lists(d);
     let max = if list.iter().any(advanced) { MAX_ADVANCED_DEVICES } else { MAX_DEVICES };
-    limited(errs, path, list, max);
+    if !limited(errs, path, list, max) {
+        return;
+    }
     let each_has_place = spec.flag("perDeviceNodeSelection");
     for (i, d) in list.iter().enumerate() {
         let before = old.and_then(|o| o.list("devices").iter().find(|b| b.text("name") == d.text("name")));
@@ -191,12 +107,12 @@ fn validate(object: &Value, old: Option<&Value>) -> ErrorList {
     }
     devices(&mut errs, &path.child("devices"), spec, before);
     let at = path.child("sharedCounters");
-    limited(&mut errs, &at, counters, MAX_COUNTER_SETS);
-    for (i, c) in counters.iter().enumerate() {
-        check::dns_label(&mut errs, &at.index(i).child("name"), c.text("name"));
-        if c.map("counters").is_none_or(|m| m.is_empty()) {
-            errs.push(Error::required(&at.index(i).child("counters"), ""));
+    if limited(&mut errs, &at, counters, MAX_COUNTER_SETS) {
+        for (i, set) in counters.iter().enumerate() {
+            counter_set(&mut errs, &at.index(i), set);
         }
+        let names: Vec<&str> = counters.iter().map(|set| set.text("name")).collect();
+        unique(&mut errs, &at, &names, "");
     }
     errs
 }
@@ -229,6 +145,16 @@ impl Hooks for Slices {
         validate(new, Some(old))
     }
 
+    fn warnings(&self, _ctx: &Ctx<'_>, new: &Value, _old: Option<&Value>) -> Vec<String> {
+        let driver = new.at("spec").text("driver");
+        match driver == driver.to_lowercase() {
+            true => vec![],
+            false => vec![format!(
+                "spec.driver: driver names should be lowercase; {driver:?} contains uppercase characters"
+            )],
+        }
+    }
+
     fn row(&self, _version: &str, object: &Value, now: jiff::Timestamp) -> Vec<Value> {
         let spec = object.at("spec");
         vec![
@@ -254,9 +180,19 @@ pub fn def(deps: &Deps) -> ResourceDef {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::shared::testing::{create_errors, deps, row};
+    use crate::shared::testing::{create_errors, deps, row, warnings};
     use expect_test::expect;
     use serde_json::json;
+
+    #[test]
+    fn warns_of_capital_letters() {
+        let slice = |driver: &str| json!({"metadata": {"name": "s"}, "spec": {"driver": driver}});
+        assert_eq!(
+            warnings(&def(&deps()), &slice("D.io")),
+            r#"spec.driver: driver names should be lowercase; "D.io" contains uppercase characters"#
+        );
+        assert_eq!(warnings(&def(&deps()), &slice("d.io")), "");
+    }
 
     #[test]
     fn rejects_invalid_fields_and_prints_a_row() {
@@ -270,7 +206,7 @@ mod tests {
         expect![[r#"
             spec.pool.resourceSliceCount: Invalid value: 0: must be greater than zero
             spec: Invalid value: "{`nodeName`, `allNodes`}": exactly one of `nodeName`, `nodeSelector`, `allNodes`, `perDeviceNodeSelection` is required, but multiple fields are set
-            spec.devices[0].attributes[a-b]: Invalid value: "a-b": a valid C identifier must start with alphabetic character or '_', followed by a string of alphanumeric characters or '_' (e.g. 'my_name',  or 'MY_NAME',  or 'MyName', regex used for validation is '[A-Za-z_][A-Za-z0-9_]*')
+            spec.devices[0].attributes: Invalid value: "a-b": a valid C identifier must start with alphabetic character or '_', followed by a string of alphanumeric characters or '_' (e.g. 'my_name',  or 'MY_NAME',  or 'MyName', regex used for validation is '[A-Za-z_][A-Za-z0-9_]*')
             spec.devices[0].attributes[a-b]: Invalid value: "": exactly one value must be specified
             spec.devices[0].taints[0].effect: Required value
             spec.devices[0]: Invalid value: null: `nodeName`, `nodeSelector` and `allNodes` can only be set if `perDeviceNodeSelection` is set to true in the ResourceSlice spec"#]]

@@ -3,7 +3,7 @@
 
 use super::beta_versions::FLAT;
 use crate::shared::{
-    check, rules,
+    check,
     value::{Fields, list_mut},
 };
 use kaji_cel::devices;
@@ -23,25 +23,67 @@ const MAX_SELECTORS: usize = 32;
 const MAX_ALTERNATIVES: usize = 8;
 const MAX_PARAMETERS: usize = 10 * 1024;
 const MAX_POOL_NAME: usize = 253;
+/// Upstream's `BindingConditionsMaxSize`, of either list.
+const MAX_BINDING_CONDITIONS: usize = 4;
 
-/// A list of limited length.
-pub fn limited(errs: &mut ErrorList, path: &Path, list: &[Value], max: usize) {
+/// A list of limited length. Returns whether it keeps to that: if not, upstream does not look at what is in it.
+pub fn limited(errs: &mut ErrorList, path: &Path, list: &[Value], max: usize) -> bool {
     if list.len() > max {
         errs.push(Error::too_many(path, list.len(), max));
     }
+    list.len() <= max
 }
 
 /// No two entries have the same key.
-fn unique(errs: &mut ErrorList, path: &Path, keys: &[&str], field: &str) {
+pub fn unique(errs: &mut ErrorList, path: &Path, keys: &[&str], field: &str) {
     for (i, k) in keys.iter().enumerate().filter(|(i, k)| keys[..*i].contains(k)) {
         let at = path.index(i);
         errs.push(Error::duplicate(&if field.is_empty() { at } else { at.child(field) }, *k));
     }
 }
 
+/// The conditions of a device that binding a pod waits for, or fails by: neither without the other.
+pub fn binding_conditions(errs: &mut ErrorList, path: &Path, device: &Value) {
+    const BOTH: [(&str, &str); 2] = [
+        ("bindingConditions", "bindingFailureConditions"),
+        ("bindingFailureConditions", "bindingConditions"),
+    ];
+    for (field, _) in BOTH {
+        let (at, list) = (path.child(field), device.list(field));
+        if !limited(errs, &at, list, MAX_BINDING_CONDITIONS) {
+            continue;
+        }
+        for (i, condition) in device.strings(field).enumerate() {
+            errs.extend(validation::validate_label_name(condition, &at.index(i)));
+        }
+    }
+    for (field, other) in BOTH {
+        let (at, list) = (path.child(field), device.list(field));
+        for (i, condition) in list.iter().enumerate() {
+            if list[..i].contains(condition) {
+                errs.push(Error::duplicate(&at.index(i), condition.clone()));
+            }
+            if other == "bindingConditions" && device.list(other).contains(condition) {
+                let text = "bindingFailureConditions must not overlap with bindingConditions";
+                errs.push(Error::invalid(&at.index(i), condition.clone(), text));
+            }
+        }
+    }
+    for (field, other) in BOTH {
+        if device.list(field).is_empty() && !device.list(other).is_empty() {
+            let shown = device.at(field).clone();
+            errs.push(Error::invalid(
+                &path.child(field),
+                shown,
+                format!("{field} are required to use {other}"),
+            ));
+        }
+    }
+}
+
 /// The name of a driver.
 pub fn driver(errs: &mut ErrorList, path: &Path, name: &str) {
-    crate::core::persistentvolumes::driver_name(errs, path, name);
+    crate::shared::rules::csi_driver_name(errs, path, name);
 }
 
 /// The name of a pool: DNS subdomains parted by slashes.
@@ -301,30 +343,9 @@ pub fn qualified(errs: &mut ErrorList, path: &Path, name: &str) {
 /// Exactly one node selector term at most, each requirement well-formed.
 pub fn node_selector(errs: &mut ErrorList, path: &Path, selector: &Value, exactly_one: bool) {
     let (at, terms) = (path.child("nodeSelectorTerms"), selector.list("nodeSelectorTerms"));
-    if terms.is_empty() {
-        errs.push(Error::required(&at, "must have at least one node selector term"));
-    }
-    for (i, t) in terms.iter().enumerate() {
-        for (j, e) in t.list("matchExpressions").iter().enumerate() {
-            check::label_name(
-                errs,
-                &at.index(i).child("matchExpressions").index(j).child("key"),
-                e.text("key"),
-            );
-        }
-    }
+    crate::core::pods::validate::node_selector(errs, path, selector);
     if exactly_one && terms.len() != 1 {
         let (ty, terms) = ("io.k8s.api.core.v1.NodeSelectorTerm", Value::from(terms.to_vec()));
         errs.push(check::invalid_struct(&at, ty, &terms, "must have exactly one node selector term"));
-    }
-}
-
-/// Counts amounts that must not be negative.
-pub fn amounts(errs: &mut ErrorList, path: &Path, map: &Value) {
-    for (k, v) in map.as_object().into_iter().flatten() {
-        qualified(errs, &path.key(k), k);
-        if rules::is_zero(v.at("value")) {
-            errs.push(Error::required(&path.key(k).child("value"), ""));
-        }
     }
 }

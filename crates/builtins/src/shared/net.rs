@@ -3,6 +3,7 @@
 
 use kaji_meta::{
     field::{Error, ErrorList, Path},
+    text::quote,
     validation,
 };
 pub use validation::{parse_ip_sloppy, validate_cidr as check_cidr, validate_ip as check_ip};
@@ -115,6 +116,19 @@ pub fn check_legacy_ip(path: &Path, value: &str, known: &[&str]) -> ErrorList {
 /// Checks a CIDR in a field that accepted sloppy ones before; values already stored stay acceptable.
 pub fn check_legacy_cidr(path: &Path, value: &str, known: &[&str]) -> ErrorList {
     validation::validate_cidr_legacy(path, value, true, known)
+}
+
+/// Checks the address of a network interface, which keeps its host bits (`10.9.8.7/24`). Upstream's `IsValidInterfaceAddress`.
+pub fn check_interface_address(path: &Path, value: &str) -> ErrorList {
+    let Some(Cidr { address, bits }) = Cidr::parse_sloppy(value) else {
+        let text = "must be a valid address in CIDR form, (e.g. 10.9.8.7/24 or 2001:db8::1/64)";
+        return vec![Error::invalid(path, value, text)];
+    };
+    let canonical = format!("{address}/{bits}");
+    if canonical == value {
+        return vec![];
+    }
+    vec![Error::invalid(path, value, format!("must be in canonical form ({})", quote(&canonical)))]
 }
 
 /// Checks that an address may be an endpoint's: not unspecified, loopback or link-local.

@@ -19,6 +19,20 @@ pub fn ingress_point_hostname(errs: &mut ErrorList, path: &Path, host: &str) {
     }
 }
 
+/// Rounds the quantities of a resource list up that are finer than 1/1000, as upstream's defaults do for compatibility
+/// (`SetDefaults_ResourceList`).
+pub fn round_quantities(holder: &mut Value, key: &str) {
+    let Some(Value::Object(list)) = holder.get_mut(key) else { return };
+    for q in list.values_mut() {
+        if let Some(text) = q.as_str()
+            && text.ends_with(['n', 'u'])
+            && let Ok(parsed) = Quantity::parse(text)
+        {
+            *q = parsed.round_up(-3).0.to_string().into();
+        }
+    }
+}
+
 /// Go's zero value of any JSON type: absent, `""`, `0`, `false`, `[]`, `{}`.
 pub fn is_zero(v: &Value) -> bool {
     match v {
@@ -100,6 +114,18 @@ pub fn positive_amount(errs: &mut ErrorList, path: &Path, value: &Value) {
     if amount.sign() <= 0 {
         errs.push(Error::invalid(path, amount.to_string(), check::NOT_POSITIVE));
     }
+}
+
+/// The name of a CSI driver: a DNS subdomain in any case, of at most 63 bytes.
+pub fn csi_driver_name(errs: &mut ErrorList, path: &Path, name: &str) {
+    if name.is_empty() {
+        errs.push(Error::required(path, ""));
+        return;
+    }
+    if name.len() > 63 {
+        errs.push(Error::too_long(path, "", 63));
+    }
+    check::each(errs, path, name, validation::is_dns1123_subdomain(&name.to_lowercase()));
 }
 
 /// Effects of taints, in upstream's order.

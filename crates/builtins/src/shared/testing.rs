@@ -41,6 +41,12 @@ fn create(def: &ResourceDef, mut object: Value) -> (Value, String) {
     (object, errors)
 }
 
+/// The warnings about creating the object, one a line.
+pub fn warnings(def: &ResourceDef, object: &Value) -> String {
+    let (test, version) = (TestContext::default(), storage(def));
+    def.hooks.warnings(&test.ctx(object, "", &version), object, None).join("\n")
+}
+
 /// The errors of changing `old` to `new` (both defaulted, `new` prepared), one a line.
 pub fn update_errors(def: &ResourceDef, subresource: &str, new: Value, old: Value) -> String {
     update(def, subresource, new, old).1

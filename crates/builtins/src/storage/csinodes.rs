@@ -1,13 +1,10 @@
 //! CSINodes.
 
 use super::rules::GROUP;
-use crate::{
-    core::persistentvolumes::driver_name,
-    shared::{
-        check, metadata,
-        table::{age, name},
-        value::{Fields, drop_field},
-    },
+use crate::shared::{
+    check, metadata, rules,
+    table::{age, name},
+    value::{Fields, drop_field},
 };
 use kaji_meta::field::{Error, ErrorList, Path};
 use kaji_resource::{Column, Ctx, Hooks, ResourceDef, Scope, age_column, name_column};
@@ -30,7 +27,7 @@ struct CsiNodes;
 
 fn driver(errs: &mut ErrorList, path: &Path, driver: &Value, before: &[Value]) {
     let (name, id) = (driver.text("name"), driver.text("nodeID"));
-    driver_name(errs, &path.child("name"), name);
+    rules::csi_driver_name(errs, &path.child("name"), name);
     check::required(errs, &path.child("nodeID"), id);
     if id.len() > MAX_NODE_ID {
         errs.push(Error::invalid(

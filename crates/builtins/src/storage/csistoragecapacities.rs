@@ -1,6 +1,7 @@
 //! CSIStorageCapacities.
 
 use super::rules::GROUP;
+use crate::core::pods::warnings::{deprecated_node_label, node_term};
 use crate::shared::{check, created, metadata, value::Fields};
 use kaji_meta::{
     field::{ErrorList, Path},
@@ -35,6 +36,17 @@ impl Hooks for CsiStorageCapacities {
         errs
     }
 
+    fn warnings(&self, _ctx: &Ctx<'_>, new: &Value, _old: Option<&Value>) -> Vec<String> {
+        let (mut all, path, topology) = (vec![], Path::new("nodeTopology"), new.at("nodeTopology"));
+        node_term(&mut all, &path, topology, false);
+        for key in topology.map("matchLabels").into_iter().flatten().map(|(key, _)| key) {
+            if let Some(text) = deprecated_node_label(key) {
+                all.push(format!("{}: {text}", path.child("matchLabels").child(key)));
+            }
+        }
+        all
+    }
+
     fn row(&self, _version: &str, object: &Value, _now: jiff::Timestamp) -> Vec<Value> {
         created::row(object)
     }
@@ -58,8 +70,20 @@ pub fn def() -> ResourceDef {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::shared::testing::{create_errors, row, update_errors};
+    use crate::shared::testing::{create_errors, row, update_errors, warnings};
     use serde_json::json;
+
+    #[test]
+    fn warns_of_deprecated_node_labels() {
+        let capacity = json!({"metadata": {"name": "c"}, "storageClassName": "s", "nodeTopology": {
+            "matchExpressions": [{"key": "beta.kubernetes.io/arch", "operator": "Exists"}],
+            "matchLabels": {"beta.kubernetes.io/os": "linux"}}});
+        assert_eq!(
+            warnings(&def(), &capacity),
+            "nodeTopology.matchExpressions[0].key: beta.kubernetes.io/arch is deprecated since v1.14; use \"kubernetes.io/arch\" instead\n\
+             nodeTopology.matchLabels.beta.kubernetes.io/os: deprecated since v1.14; use \"kubernetes.io/os\" instead"
+        );
+    }
 
     #[test]
     fn rejects_invalid_fields_and_prints_a_row() {

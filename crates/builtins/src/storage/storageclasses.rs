@@ -1,6 +1,7 @@
 //! StorageClasses.
 
 use super::rules::{GROUP, is_default_class, parameters, provisioner};
+use crate::core::pods::warnings::deprecated_node_label;
 use crate::shared::{check, metadata, rules, table::age, value::Fields};
 use kaji_meta::{
     field::{Error, ErrorList, Path},
@@ -91,6 +92,19 @@ impl Hooks for StorageClasses {
         errs
     }
 
+    fn warnings(&self, _ctx: &Ctx<'_>, new: &Value, _old: Option<&Value>) -> Vec<String> {
+        let mut all = vec![];
+        for (i, topology) in new.list("allowedTopologies").iter().enumerate() {
+            let path = Path::new("allowedTopologies").index(i).child("matchLabelExpressions");
+            for (j, expression) in topology.list("matchLabelExpressions").iter().enumerate() {
+                if let Some(text) = deprecated_node_label(expression.text("key")) {
+                    all.push(format!("{}: {text}", path.index(j).child("key")));
+                }
+            }
+        }
+        all
+    }
+
     fn row(&self, _version: &str, object: &Value, now: jiff::Timestamp) -> Vec<Value> {
         let name = object::name(object);
         let name = if is_default_class(object) { format!("{name} (default)") } else { name.to_owned() };
@@ -124,9 +138,19 @@ pub fn def() -> ResourceDef {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::shared::testing::{create_errors, row, update_errors};
+    use crate::shared::testing::{create_errors, row, update_errors, warnings};
     use expect_test::expect;
     use serde_json::json;
+
+    #[test]
+    fn warns_of_deprecated_node_labels() {
+        let class = json!({"metadata": {"name": "s"}, "provisioner": "x.io/y", "allowedTopologies": [
+            {"matchLabelExpressions": [{"key": "failure-domain.beta.kubernetes.io/zone", "values": ["z"]}]}]});
+        assert_eq!(
+            warnings(&def(), &class),
+            r#"allowedTopologies[0].matchLabelExpressions[0].key: deprecated since v1.17; use "topology.kubernetes.io/zone" instead"#
+        );
+    }
 
     #[test]
     fn rejects_invalid_fields_and_prints_a_row() {

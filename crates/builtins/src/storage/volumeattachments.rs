@@ -2,11 +2,11 @@
 
 use super::rules::{GROUP, MAX_BYTES};
 use crate::{
-    core::persistentvolumes::driver_name,
+    core::persistentvolumes::{Holder, default_spec, validate_spec},
     shared::{
         check, metadata, rules,
         table::{age, name},
-        value::{Fields, put},
+        value::{Fields, object_mut, put},
     },
 };
 use kaji_meta::field::{Error, ErrorList, Path};
@@ -60,7 +60,7 @@ fn volume_error(errs: &mut ErrorList, path: &Path, error: &Value) {
 
 fn validate(object: &Value) -> ErrorList {
     let (mut errs, spec, path) = (vec![], object.at("spec"), Path::new("spec"));
-    driver_name(&mut errs, &path.child("attacher"), spec.text("attacher"));
+    rules::csi_driver_name(&mut errs, &path.child("attacher"), spec.text("attacher"));
     let (source, at) = (spec.at("source"), path.child("source"));
     let volume = source.opt_text("persistentVolumeName");
     const ONE: &str = "must specify exactly one of inlineVolumeSpec and persistentVolumeName";
@@ -72,14 +72,8 @@ fn validate(object: &Value) -> ErrorList {
             errs.push(Error::required(&at.child("persistentVolumeName"), text));
         }
         (true, None) => {
-            let inline = at.child("inlineVolumeSpec");
-            if !source.at("inlineVolumeSpec").has("csi") {
-                let text = "has to be specified in the context of inline volumes";
-                errs.push(Error::required(&inline.child("csi"), text));
-            }
-            if source.at("inlineVolumeSpec").list("accessModes").is_empty() {
-                errs.push(Error::required(&inline.child("accessModes"), ""));
-            }
+            let spec = source.at("inlineVolumeSpec");
+            validate_spec(&mut errs, &at.child("inlineVolumeSpec"), spec, Holder::Attachment);
         }
         _ => {}
     }
@@ -99,6 +93,13 @@ fn validate(object: &Value) -> ErrorList {
 }
 
 impl Hooks for VolumeAttachments {
+    fn default(&self, _version: &str, object: &mut Value) {
+        let source = object_mut(object, "spec").and_then(|spec| object_mut(spec, "source"));
+        if let Some(spec) = source.and_then(|s| object_mut(s, "inlineVolumeSpec")) {
+            default_spec(spec);
+        }
+    }
+
     fn prepare_create(&self, _ctx: &Ctx<'_>, object: &mut Value) {
         put(object, "status", json!({"attached": false}));
     }
@@ -148,7 +149,8 @@ pub fn def() -> ResourceDef {
         COLUMNS,
         VolumeAttachments,
     )
-    .metadata_checks(&[metadata::WHOLE], &[])
+    .optional_to_start()
+    .metadata_checks(&[metadata::WHOLE], &[metadata::WHOLE])
     .return_deleted_object()
     .conditional_update_only()
     .sub(&[SubresourceDef::status()])
@@ -157,7 +159,7 @@ pub fn def() -> ResourceDef {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::shared::testing::{create_errors, row, update_errors};
+    use crate::shared::testing::{create_errors, created, row, update_errors};
     use expect_test::expect;
 
     #[test]
@@ -171,5 +173,102 @@ mod tests {
         let mut new = v.clone();
         new["spec"]["nodeName"] = "m".into();
         expect![[r#"spec: Invalid value: {"Attacher":"d","Source":{"PersistentVolumeName":"p","InlineVolumeSpec":null},"NodeName":"m"}: field is immutable"#]].assert_eq(&update_errors(&def(), "", new, v));
+    }
+
+    fn attachment(source: Value) -> Value {
+        json!({"metadata": {"name": "v"}, "spec": {"attacher": "d", "nodeName": "n", "source": source}})
+    }
+
+    fn inline(spec: Value) -> Value {
+        attachment(json!({"inlineVolumeSpec": spec}))
+    }
+
+    #[test]
+    fn an_attachment_names_one_source() {
+        let csi = json!({"accessModes": ["ReadWriteOnce"], "csi": {"driver": "d", "volumeHandle": "h"}});
+        assert_eq!(create_errors(&def(), inline(csi.clone())), "");
+        let sources = [
+            json!({}),
+            json!({"inlineVolumeSpec": csi, "persistentVolumeName": "P"}),
+            json!({"persistentVolumeName": ""}),
+            json!({"persistentVolumeName": "P"}),
+        ];
+        let all = sources.map(|s| create_errors(&def(), attachment(s)));
+        expect![[r#"
+            spec.source: Required value: must specify exactly one of inlineVolumeSpec and persistentVolumeName
+            spec.source: Forbidden: must specify exactly one of inlineVolumeSpec and persistentVolumeName
+            spec.source.persistentVolumeName: Invalid value: "P": a lowercase RFC 1123 subdomain must consist of lower case alphanumeric characters, '-' or '.', and must start and end with an alphanumeric character (e.g. 'example.com', regex used for validation is '[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*')
+            spec.source.persistentVolumeName: Required value: must specify non empty persistentVolumeName
+            spec.source.persistentVolumeName: Invalid value: "": a lowercase RFC 1123 subdomain must consist of lower case alphanumeric characters, '-' or '.', and must start and end with an alphanumeric character (e.g. 'example.com', regex used for validation is '[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*')
+            spec.source.persistentVolumeName: Invalid value: "P": a lowercase RFC 1123 subdomain must consist of lower case alphanumeric characters, '-' or '.', and must start and end with an alphanumeric character (e.g. 'example.com', regex used for validation is '[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*')"#]].assert_eq(&all.join("\n"));
+    }
+
+    #[test]
+    fn inline_volumes_have_a_csi_source_and_nothing_of_objects() {
+        let specs = [
+            json!({}),
+            json!({
+                "claimRef": {}, "capacity": {"storage": "1"}, "accessModes": ["x", "ReadWriteOncePod", "ReadWriteOnce"],
+                "persistentVolumeReclaimPolicy": "Recycle", "nodeAffinity": {}, "hostPath": {"path": "/"},
+                "storageClassName": "A", "volumeMode": "Block", "volumeAttributesClassName": "",
+            }),
+            json!({
+                "accessModes": ["ReadWriteOnce"], "persistentVolumeReclaimPolicy": "Retain", "volumeMode": "Filesystem",
+                "csi": {"driver": "", "nodePublishSecretRef": {"name": "A", "namespace": "n"}},
+            }),
+            json!({"accessModes": ["ReadWriteOnce"], "local": {"path": "a"}, "csi": {}}),
+            json!({"accessModes": ["ReadWriteOnce"], "iscsi": {"targetPortal": "p".repeat(64), "iqn": "a", "initiatorName": ""}}),
+        ];
+        let all = specs.map(|s| create_errors(&def(), inline(s)));
+        expect![[r#"
+            spec.source.inlineVolumeSpec.csi: Required value: has to be specified in the context of inline volumes
+            spec.source.inlineVolumeSpec.accessModes: Required value
+            spec.source.inlineVolumeSpec: Required value: must specify a volume type
+
+            spec.source.inlineVolumeSpec.claimRef: Forbidden: may not be specified in the context of inline volumes
+            spec.source.inlineVolumeSpec.capacity: Forbidden: may not be specified in the context of inline volumes
+            spec.source.inlineVolumeSpec.csi: Required value: has to be specified in the context of inline volumes
+            spec.source.inlineVolumeSpec.accessModes: Unsupported value: "x": supported values: "ReadOnlyMany", "ReadWriteMany", "ReadWriteOnce", "ReadWriteOncePod"
+            spec.source.inlineVolumeSpec.accessModes: Forbidden: may not use ReadWriteOncePod with other access modes
+            spec.source.inlineVolumeSpec.persistentVolumeReclaimPolicy: Forbidden: may only be Retain in the context of inline volumes
+            spec.source.inlineVolumeSpec.nodeAffinity: Forbidden: may not be specified in the context of inline volumes
+            spec.source.inlineVolumeSpec.persistentVolumeReclaimPolicy: Forbidden: may not be 'recycle' for a hostPath mount of '/'
+            spec.source.inlineVolumeSpec.storageClassName: Forbidden: may not be specified in the context of inline volumes
+            spec.source.inlineVolumeSpec.volumeMode: Forbidden: may not specify volumeMode other than Filesystem in the context of inline volumes
+
+            spec.source.inlineVolumeSpec.csi.driver: Required value
+            spec.source.inlineVolumeSpec.csi.volumeHandle: Required value
+            spec.source.inlineVolumeSpec.csi.nodePublishSecretRef.name: Invalid value: "A": a lowercase RFC 1123 subdomain must consist of lower case alphanumeric characters, '-' or '.', and must start and end with an alphanumeric character (e.g. 'example.com', regex used for validation is '[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*')
+
+            spec.source.inlineVolumeSpec.nodeAffinity: Required value: Local volume requires node affinity
+            spec.source.inlineVolumeSpec.csi: Forbidden: may not specify more than 1 volume type
+
+            spec.source.inlineVolumeSpec.csi: Required value: has to be specified in the context of inline volumes
+            spec.source.inlineVolumeSpec.iscsi.targetportal: Invalid value: "pppppppppppppppppppppppppppppppppppppppppppppppppppppppppppppppp": Total length of <volume name>:<iscsi.targetPortal> must be under 64 characters if iscsi.initiatorName is specified.
+            spec.source.inlineVolumeSpec.iscsi.iqn: Invalid value: "a": must be valid format
+            spec.source.inlineVolumeSpec.iscsi.initiatorname: Invalid value: "": must be valid format"#]].assert_eq(&all.join("\n\n"));
+    }
+
+    #[test]
+    fn sources_of_inline_volumes_have_defaults_and_other_fields_none() {
+        let spec =
+            json!({"capacity": {"storage": "1u"}, "hostPath": {"path": "/a"}, "azureDisk": {}, "rbd": {}});
+        let made: Value = serde_json::from_str(&created(&def(), inline(spec))).unwrap();
+        expect![[r#"{"inlineVolumeSpec":{"azureDisk":{"cachingMode":"ReadWrite","fsType":"ext4","kind":"Shared","readOnly":false},"capacity":{"storage":"1m"},"hostPath":{"path":"/a","type":""},"rbd":{"keyring":"/etc/ceph/keyring","pool":"rbd","user":"admin"}}}"#]].assert_eq(&made["spec"]["source"].to_string());
+    }
+
+    #[test]
+    fn status_is_checked_with_the_spec() {
+        let old = attachment(json!({"persistentVolumeName": "P"}));
+        let mut new = old.clone();
+        new["status"] = json!({
+            "attached": true, "attachmentMetadata": {"a": "v".repeat(MAX_BYTES)},
+            "attachError": {"message": "m".repeat(MAX_MESSAGE + 1), "errorCode": -1}, "detachError": {"message": "m"},
+        });
+        expect![[r#"
+            status.attachmentMetadata: Too long: may not be more than 262144 bytes
+            status.attachError.message: Too long: may not be more than 262144 bytes
+            status.attachError.errorCode: Invalid value: -1: must be between 0 and 2147483647, inclusive
+            spec.source.persistentVolumeName: Invalid value: "P": a lowercase RFC 1123 subdomain must consist of lower case alphanumeric characters, '-' or '.', and must start and end with an alphanumeric character (e.g. 'example.com', regex used for validation is '[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*')"#]].assert_eq(&update_errors(&def(), "status", new, old));
     }
 }

@@ -13,7 +13,7 @@ use super::{
     is_for_default_provider, is_included, is_leaving,
 };
 use kaji_runtime::{
-    Snapshot, View,
+    ObjectSnapshot, View,
     objects::{EndpointSlice, Node, Service},
 };
 use std::{collections::BTreeSet, net::IpAddr};
@@ -82,7 +82,7 @@ fn is_exposed(node: &Node) -> bool {
 }
 
 /// Why a service cannot have its ports.
-fn conflict(service: &Service, services: &Snapshot<Service>, reserved: &[u16]) -> Option<String> {
+fn conflict(service: &Service, services: &ObjectSnapshot<Service>, reserved: &[u16]) -> Option<String> {
     let ports = |service: &Service| -> BTreeSet<(String, i64)> {
         service.spec.ports.iter().map(|port| (port.protocol.clone(), port.port)).collect()
     };

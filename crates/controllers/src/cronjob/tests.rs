@@ -126,6 +126,10 @@ fn reports_invalid_schedules() {
     expect![[r#"
         event: Warning UnparseableSchedule: unparseable schedule: "x" : expected exactly 5 fields, found 1: [x]
     "#]].assert_eq(&plan(cron(json!({"schedule": "x"}), json!({})), vec![]));
+    // The 31st of February never comes.
+    expect![[r#"
+        event: Warning InvalidSchedule: invalid schedule: 59 23 31 2 * : time difference between two schedules is less than 1 second
+    "#]].assert_eq(&plan(cron(json!({"schedule": "59 23 31 2 *"}), json!({})), vec![]));
 }
 
 #[test]

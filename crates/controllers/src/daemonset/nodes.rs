@@ -36,7 +36,7 @@ impl<'a> Placement<'a> {
     pub fn of(template: &'a Value) -> Self {
         let spec = template.get("spec").unwrap_or(&Value::Null);
         let raw = tolerations(spec);
-        let tolerations = raw.into_iter().filter_map(|t| serde_json::from_value(t).ok()).collect();
+        let tolerations = raw.into_iter().filter_map(|t| kaji_meta::json::from_value(&t).ok()).collect();
         Placement { spec, tolerations }
     }
 

@@ -96,6 +96,22 @@ fn creates_the_revision_before_pods() {
 }
 
 #[test]
+fn pods_of_a_second_revision_of_the_template_are_kept() {
+    let set = set(json!({}));
+    let mut other = set.clone();
+    other["spec"]["template"]["spec"]["containers"][0]["name"] = "other".into();
+    let revisions = vec![revision(&other, "old", 1), revision(&set, "aaa", 2), revision(&set, "bbb", 3)];
+    let nodes = ["n1", "n2", "n3"].map(|name| node(name, json!([]))).to_vec();
+    let pods = vec![pod("p1", "n1", "aaa", true), pod("p2", "n2", "bbb", true), pod("p3", "n3", "old", true)];
+    expect![[r#"
+        merge pods/p1 {"metadata":{"labels":{"controller-revision-hash":"bbb"},"uid":"p1"}}
+        --
+        delete controllerrevisions/agent-aaa {"preconditions":{"uid":"aaa"}}
+    "#]]
+    .assert_eq(&plan(set, nodes, pods, revisions));
+}
+
+#[test]
 fn runs_one_pod_per_node() {
     let set = set(json!({}));
     let nodes = vec![

@@ -110,7 +110,7 @@ impl Set {
         &self.seen.metadata.name
     }
 
-    /// Whether it wants pods.
+    /// Whether it has desired replicas.
     pub fn active(&self) -> bool {
         self.replicas > 0
     }

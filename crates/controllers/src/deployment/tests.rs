@@ -4,7 +4,7 @@ use super::*;
 use crate::testing::{ago, now, object, reconcile, snapshot, text};
 use expect_test::expect;
 use kaji_meta::{Status, gvk::GroupResource};
-use kaji_runtime::{Error, Failure, Snapshot, client::Target};
+use kaji_runtime::{Error, Failure, ObjectSnapshot, client::Target};
 use serde_json::Value;
 use std::fmt::Write as _;
 
@@ -45,7 +45,7 @@ fn set(name: &str, image: &str, age: i64, replicas: i64, available: i64, desired
 
 fn view(d: Value, sets: Vec<Value>, pods: Vec<Value>) -> View {
     View::default()
-        .with(Snapshot::of([object::<Deployment>(d)]))
+        .with(ObjectSnapshot::of([object::<Deployment>(d)]))
         .with(snapshot::<ReplicaSet>(sets))
         .with(snapshot::<Pod>(pods))
 }

@@ -5,7 +5,7 @@
 
 use jiff::{SignedDuration, Timestamp};
 use kaji_runtime::{
-    Key, Snapshot, View,
+    Key, ObjectSnapshot, View,
     objects::{
         DeviceResult, DeviceTaint, DeviceTaintRule, DeviceToleration, Pod, ResourceClaim, ResourceSlice,
     },
@@ -32,7 +32,10 @@ pub fn consumers(claim: &ResourceClaim) -> impl Iterator<Item = Key> {
 }
 
 /// The pods that claims with certain devices are reserved for.
-pub fn users(claims: &Snapshot<ResourceClaim>, wanted: impl Fn(&DeviceResult) -> bool) -> BTreeSet<Key> {
+pub fn users(
+    claims: &ObjectSnapshot<ResourceClaim>,
+    wanted: impl Fn(&DeviceResult) -> bool,
+) -> BTreeSet<Key> {
     claims.iter().filter(|claim| results(claim).any(&wanted)).flat_map(|claim| consumers(claim)).collect()
 }
 
@@ -56,7 +59,7 @@ impl Eviction {
 
 /// The taints of all devices.
 pub struct Taints {
-    slices: Snapshot<ResourceSlice>,
+    slices: ObjectSnapshot<ResourceSlice>,
     rules: Vec<Arc<DeviceTaintRule>>,
 }
 
@@ -70,11 +73,11 @@ impl Taints {
 
     /// A rule's, as if it evicted, and no others.
     pub fn only(rule: &Arc<DeviceTaintRule>) -> Taints {
-        Taints { slices: Snapshot::default(), rules: vec![rule.clone()] }
+        Taints { slices: ObjectSnapshot::default(), rules: vec![rule.clone()] }
     }
 
     /// When a pod has to go because of any of its claims.
-    pub fn of_pod(&self, pod: &Pod, claims: &Snapshot<ResourceClaim>) -> Option<Eviction> {
+    pub fn of_pod(&self, pod: &Pod, claims: &ObjectSnapshot<ResourceClaim>) -> Option<Eviction> {
         // One that is not bound does not use them yet.
         if pod.spec.node_name.is_empty() {
             return None;

@@ -7,13 +7,13 @@
 //!   told, and the entry holds for [`UNSEEN`] only.
 
 use kaji_runtime::{
-    EventRecord, Meta, Projection, Snapshot,
+    EventRecord, Meta, ObjectSnapshot, Projection,
     objects::{Pod, PodDisruptionBudgetStatus},
 };
 use std::{collections::BTreeMap, time::Duration};
 
 /// Seconds until a disrupted pod that was not deleted counts again.
-const PATIENCE: i64 = 120;
+const DELETION_TIMEOUT_SECONDS: i64 = 120;
 /// Seconds by which informers may be behind each other.
 const UNSEEN: i64 = 10;
 
@@ -33,7 +33,7 @@ fn entry(pod: Option<&Pod>, selected: impl Fn(&Pod) -> bool, evicted: jiff::Time
     match created.cmp(&evicted.as_second()) {
         std::cmp::Ordering::Greater => Entry::Drop,
         std::cmp::Ordering::Equal => Entry::Keep(UNSEEN),
-        std::cmp::Ordering::Less => Entry::Keep(PATIENCE),
+        std::cmp::Ordering::Less => Entry::Keep(DELETION_TIMEOUT_SECONDS),
     }
 }
 
@@ -41,7 +41,7 @@ fn entry(pod: Option<&Pod>, selected: impl Fn(&Pod) -> bool, evicted: jiff::Time
 pub fn keep_entries(
     status: &mut PodDisruptionBudgetStatus,
     budget: &Meta,
-    pods: &Snapshot<Pod>,
+    pods: &ObjectSnapshot<Pod>,
     selected: impl Fn(&Pod) -> bool,
     now: jiff::Timestamp,
 ) -> (Option<Duration>, Vec<EventRecord>) {
@@ -55,7 +55,7 @@ pub fn keep_entries(
                 next = Some(next.map_or(due, |next| next.min(due)));
                 kept.insert(name.clone(), *evicted);
             }
-            (None, Some(pod)) if seconds == PATIENCE => {
+            (None, Some(pod)) if seconds == DELETION_TIMEOUT_SECONDS => {
                 let about = pod.metadata.reference(&Pod::api_version(), Pod::KIND);
                 let (namespace, budget) = (&budget.namespace, &budget.name);
                 let text =

@@ -31,7 +31,7 @@ struct Spec {
     replicas: i64,
 }
 
-/// The replicas that an owner wants. `None` if it is gone.
+/// The desired replicas of an owner. `None` if it is gone.
 ///
 /// # Errors
 /// Its kind is not served or cannot be scaled, or the server does not say; the texts are upstream's.

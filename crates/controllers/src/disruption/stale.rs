@@ -18,7 +18,7 @@ const CONDITION: &str = "DisruptionTarget";
 /// The reason of a kubelet, which may take its time.
 const BY_KUBELET: &str = "TerminationByKubelet";
 /// How long the condition may stand without a deletion.
-const PATIENCE: SignedDuration = SignedDuration::from_mins(2);
+const DELETION_TIMEOUT: SignedDuration = SignedDuration::from_mins(2);
 
 /// The controller.
 pub fn controller(informers: &Arc<Informers>) -> Controller {
@@ -52,7 +52,7 @@ impl Reconciler for Stale {
         let pods = view.get::<Pod>();
         let Some(pod) = pods.by_key(key) else { return Plan::nothing() };
         let Some(since) = since(pod) else { return Plan::nothing() };
-        let left = PATIENCE.saturating_sub(cx.now.duration_since(since));
+        let left = DELETION_TIMEOUT.saturating_sub(cx.now.duration_since(since));
         if let Some(left) = Duration::try_from(left).ok().filter(|left| !left.is_zero()) {
             return Plan::nothing().again_after(left);
         }

@@ -180,8 +180,9 @@ fn sets_hints_for_zones_and_nodes() {
 #[test]
 fn deletes_slices_of_services_without_endpoints() {
     let slices = created(service(), vec![pod("a", "10.1.0.1", Some(3))]);
-    let gone =
-        View::default().with(Snapshot::<Service>::default()).with(snapshot::<EndpointSlice>(slices.clone()));
+    let gone = View::default()
+        .with(ObjectSnapshot::<Service>::default())
+        .with(snapshot::<EndpointSlice>(slices.clone()));
     expect![[r#"
         delete /apis/discovery.k8s.io/v1/namespaces/ns/endpointslices/web-0 {"preconditions":{"uid":"slice0"}}
     "#]]

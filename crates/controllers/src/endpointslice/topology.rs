@@ -10,7 +10,7 @@
 
 use kaji_meta::Quantity;
 use kaji_runtime::{
-    Snapshot,
+    ObjectSnapshot,
     objects::{Endpoint, EndpointSlice, Node},
 };
 use std::collections::BTreeMap;
@@ -27,7 +27,7 @@ pub struct Capacity(Option<BTreeMap<String, f64>>);
 impl Capacity {
     /// Of nodes that are ready.
     #[allow(clippy::cast_precision_loss, reason = "upstream's arithmetic")]
-    pub fn of(nodes: &Snapshot<Node>) -> Capacity {
+    pub fn of(nodes: &ObjectSnapshot<Node>) -> Capacity {
         let mut zones: BTreeMap<&str, i64> = BTreeMap::new();
         for node in nodes.iter().filter(|node| node.ready()) {
             let labels = &node.metadata.labels;

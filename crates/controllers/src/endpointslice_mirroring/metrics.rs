@@ -5,7 +5,7 @@
 use super::{Group, MANAGER};
 use crate::shared::endpoints::{count_changes, managed_by};
 use kaji_runtime::{
-    Buckets, Metric, Moment, Plan, Sample, Snapshot,
+    Buckets, Metric, Moment, ObjectSnapshot, Plan, Sample,
     objects::{Endpoint, EndpointSlice},
 };
 use std::{collections::BTreeMap, sync::Arc};
@@ -119,7 +119,7 @@ pub fn synced(plan: Plan) -> Plan {
 }
 
 /// The slices that there are. One slice has what is desired of its group, so that no other number of them would do.
-pub fn gauges(slices: &Snapshot<EndpointSlice>) -> Vec<Sample> {
+pub fn gauges(slices: &ObjectSnapshot<EndpointSlice>) -> Vec<Sample> {
     let own = || slices.iter().filter(|slice| managed_by(&slice.metadata, MANAGER));
     let count = own().count();
     let endpoints = own().map(|slice| slice.endpoints.len()).sum();

@@ -94,6 +94,8 @@ pub struct Node {
     pub deleting: bool,
     /// Its deletion waits until its dependents are deleted.
     pub foreground: bool,
+    /// Whether the finalizer of that was there when the object was last seen.
+    pub held: bool,
     /// Its deletion waits until its dependents are orphaned.
     pub orphaning: bool,
     /// No watch has shown it yet.
@@ -187,6 +189,7 @@ impl Graph {
                     dependents: BTreeSet::new(),
                     deleting: seen.deleting,
                     foreground: seen.foreground,
+                    held: seen.foreground,
                     orphaning: seen.orphaning,
                     virtual_: false,
                 };
@@ -195,11 +198,13 @@ impl Graph {
                 (seen.orphaning, seen.foreground)
             }
             Some(node) => {
-                let started = (seen.orphaning && !node.orphaning, seen.foreground && !node.foreground);
+                // Another deletion adds a finalizer that was removed, which has to be removed again.
+                let started = (seen.orphaning && !node.orphaning, seen.foreground && !node.held);
                 node.deleting |= seen.deleting;
                 node.orphaning = seen.orphaning;
                 // Once its deletion has begun, a removed finalizer ends the wait only with the object.
                 node.foreground |= seen.foreground;
+                node.held = seen.foreground;
                 if *node.owners != *seen.owners {
                     let old = std::mem::replace(&mut node.owners, seen.owners.as_slice().into());
                     self.relink(&uid, &old, &seen.owners, &mut effects);
@@ -248,6 +253,7 @@ impl Graph {
                     dependents: BTreeSet::from([uid.clone()]),
                     deleting: false,
                     foreground: false,
+                    held: false,
                     orphaning: false,
                     virtual_: true,
                 };

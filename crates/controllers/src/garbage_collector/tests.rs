@@ -184,6 +184,20 @@ fn foreground_deletion_waits_for_dependents() {
 }
 
 #[test]
+fn a_second_foreground_deletion_is_ended_as_well() {
+    let mut world = World::default();
+    let waiting = || pod("p", &[], &["-", FOREGROUND, "x/y"]);
+    expect!["check p"].assert_eq(&world.see(waiting()));
+    expect!["get p; release p foregroundDeletion"].assert_eq(&world.decide("p"));
+    expect![""].assert_eq(&world.see(pod("p", &[], &["-", "x/y"])));
+    expect!["get p; Done"].assert_eq(&world.decide("p"));
+    expect!["check p"].assert_eq(&world.see(waiting()));
+    expect!["get p; release p foregroundDeletion"].assert_eq(&world.decide("p"));
+    // The same once more is no news.
+    expect![""].assert_eq(&world.see(waiting()));
+}
+
+#[test]
 fn foreground_deletion_propagates_and_breaks_cycles() {
     let mut world = World::default();
     world.see(pod("d", &[], &["-", FOREGROUND]));

@@ -216,7 +216,7 @@ impl History {
             Direction::Up => rules.select_policy != "Min",
             Direction::Down => rules.select_policy == "Min",
         };
-        // Without a policy there is no change; validation wants one.
+        // Without a policy there is no change; validation requires one.
         if highest { reach.max() } else { reach.min() }.unwrap_or(current)
     }
 }

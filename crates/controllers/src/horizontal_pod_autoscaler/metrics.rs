@@ -4,7 +4,7 @@
 
 use super::proposal::{NoProposal, Proposal};
 use kaji_runtime::{
-    Buckets, ControllerMetrics, Metric, Sample, Snapshot,
+    Buckets, ControllerMetrics, Metric, ObjectSnapshot, Sample,
     objects::{HorizontalPodAutoscaler, MetricSpec},
 };
 use std::{borrow::Cow, time::Duration};
@@ -94,7 +94,7 @@ pub fn computed(
 }
 
 /// How many autoscalers there are, and how many replicas those want that had a turn.
-pub fn gauges(all: &Snapshot<HorizontalPodAutoscaler>) -> Vec<Sample> {
+pub fn gauges(all: &ObjectSnapshot<HorizontalPodAutoscaler>) -> Vec<Sample> {
     let desired = all.iter().filter(|hpa| !hpa.status.conditions.is_empty()).map(|hpa| {
         let meta = &hpa.metadata;
         let labels = [meta.namespace.to_string().into(), meta.name.to_string().into()];

@@ -126,7 +126,7 @@ impl Scaled<'_> {
                 return Err(NoProposal { reason: NoProposal::INVALID_TYPE, error: cause.clone(), cause });
             }
         };
-        // Validation wants the source of the type.
+        // Validation requires the source of the type.
         let empty = MetricSource::default();
         let source = source.as_ref().unwrap_or(&empty);
         let (outcome, needed_for) = match kind {

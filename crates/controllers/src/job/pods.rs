@@ -1,4 +1,4 @@
-//! What a job wants to know of a pod: its index, when it ended, and what the job's policy says about a failure.
+//! What a job reads of a pod: its index, when it ended, and what the job's policy says about a failure.
 
 use kaji_runtime::objects::{ContainerStatus, Job, OnExitCodes, Pod, PodFailurePolicy};
 

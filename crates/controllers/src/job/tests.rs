@@ -3,7 +3,7 @@
 use super::*;
 use crate::testing::{ago, now, object, observed, reconcile, sample, snapshot, text};
 use expect_test::expect;
-use kaji_runtime::Snapshot;
+use kaji_runtime::ObjectSnapshot;
 
 fn job(spec: Value, status: Value) -> Value {
     let mut job = json!({
@@ -62,7 +62,7 @@ fn plan(job: Value, pods: Vec<Value>) -> String {
 }
 
 fn plan_of(jobs: &Jobs, job: Value, pods: Vec<Value>) -> String {
-    let view = View::default().with(Snapshot::of([object::<Job>(job)])).with(snapshot::<Pod>(pods));
+    let view = View::default().with(ObjectSnapshot::of([object::<Job>(job)])).with(snapshot::<Pod>(pods));
     let text = text(&reconcile(jobs, &view, "ns", "work", &[]));
     text.lines()
         .filter(|l| !l.contains("    failed:"))
@@ -319,7 +319,7 @@ fn waits_after_failures_of_pods_that_are_gone() {
 
 /// What a plan counts, without what every sync does, unless `all`.
 fn counted(job: Value, pods: Vec<Value>, all: bool) -> String {
-    let view = View::default().with(Snapshot::of([object::<Job>(job)])).with(snapshot::<Pod>(pods));
+    let view = View::default().with(ObjectSnapshot::of([object::<Job>(job)])).with(snapshot::<Pod>(pods));
     let text = observed(&reconcile(&Jobs::default(), &view, "ns", "work", &[]));
     let lines = text.lines().filter(|line| all || !line.contains("job_sync"));
     let short = |line: &str| {

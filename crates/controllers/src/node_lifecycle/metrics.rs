@@ -8,7 +8,7 @@ use super::{
     zones::{ZoneKey, zone_of},
 };
 use kaji_runtime::{
-    Buckets, Metric, Moment, Plan, Sample, Snapshot, client::Target, metrics::Label, objects::Node,
+    Buckets, Metric, Moment, ObjectSnapshot, Plan, Sample, client::Target, metrics::Label, objects::Node,
 };
 use std::{collections::BTreeMap, sync::Arc};
 
@@ -51,7 +51,7 @@ fn label((region, zone): &ZoneKey) -> Label {
 }
 
 /// The zones as their nodes are.
-pub fn gauges(nodes: &Snapshot<Node>) -> Vec<Sample> {
+pub fn gauges(nodes: &ObjectSnapshot<Node>) -> Vec<Sample> {
     let mut zones = BTreeMap::<ZoneKey, (usize, usize)>::new();
     for node in nodes.iter().filter(|node| !node.metadata.labels.contains_key(EXCLUDED)) {
         let (all, unready) = zones.entry(zone_of(node)).or_default();

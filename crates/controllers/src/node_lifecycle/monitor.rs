@@ -19,8 +19,8 @@ use crate::{
 };
 use jiff::Timestamp;
 use kaji_runtime::{
-    Controller, Cx, EventRecord, Failure, Informers, Key, Metric, PatchKind, Plan, Projection, Reconciler,
-    Snapshot, Step, View, Write,
+    Controller, Cx, EventRecord, Failure, Informers, Key, Metric, ObjectSnapshot, PatchKind, Plan,
+    Projection, Reconciler, Step, View, Write,
     client::Target,
     objects::{Lease, Node, Pod, Taint},
 };
@@ -90,9 +90,9 @@ impl Reconciler for Monitor {
 }
 
 struct Seen {
-    nodes: Snapshot<Node>,
-    leases: Snapshot<Lease>,
-    pods: Snapshot<Pod>,
+    nodes: ObjectSnapshot<Node>,
+    leases: ObjectSnapshot<Lease>,
+    pods: ObjectSnapshot<Pod>,
 }
 
 impl Seen {
@@ -264,7 +264,7 @@ impl State {
     fn mark<'a>(
         &mut self,
         nodes: impl Iterator<Item = &'a Arc<Node>>,
-        pods: &Snapshot<Pod>,
+        pods: &ObjectSnapshot<Pod>,
         steps: &mut Vec<Step>,
         now: Timestamp,
     ) {

@@ -31,7 +31,7 @@ impl Detached {
 }
 
 impl NodeAttachments {
-    /// Decides on the attachments that no pod wants.
+    /// Decides on the attachments that no pod needs.
     pub(super) fn detach(
         &self,
         controller: &AttachDetach,

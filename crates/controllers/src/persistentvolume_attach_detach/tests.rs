@@ -173,7 +173,7 @@ fn detaches_by_force_after_six_minutes_of_an_unhealthy_node() {
     // A node that has come back is waited for.
     let well = World::of(vec![node("n", "True", true, true)], vec![], attached());
     assert_eq!(well.plan_at(&controller, "n", minutes(7)), "");
-    // A pod that wants the volume again ends the wait.
+    // A pod that needs the volume again ends the wait.
     let used = World::of(vec![node("n", "Unknown", true, true)], vec![pod("p", "n", "Running")], attached());
     assert_eq!(used.plan_at(&controller, "n", minutes(8)), "");
     assert_eq!(sick.plan_at(&controller, "n", minutes(9)), "again after 360s\n");

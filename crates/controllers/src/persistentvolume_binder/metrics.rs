@@ -7,7 +7,7 @@
 
 use jiff::Timestamp;
 use kaji_runtime::{
-    Buckets, Key, Metric, Moment, Plan, Sample, Snapshot,
+    Buckets, Key, Metric, Moment, ObjectSnapshot, Plan, Sample,
     metrics::Label,
     objects::{PersistentVolume, PersistentVolumeClaim},
 };
@@ -89,7 +89,10 @@ fn plugin(volume: &PersistentVolume) -> &'static str {
 }
 
 /// The volumes and claims that there are.
-pub fn gauges(volumes: &Snapshot<PersistentVolume>, claims: &Snapshot<PersistentVolumeClaim>) -> Vec<Sample> {
+pub fn gauges(
+    volumes: &ObjectSnapshot<PersistentVolume>,
+    claims: &ObjectSnapshot<PersistentVolumeClaim>,
+) -> Vec<Sample> {
     let mut kinds = BTreeMap::<(&str, &str), usize>::new();
     let mut classes = BTreeMap::<(bool, &str), usize>::new();
     for volume in volumes.iter() {

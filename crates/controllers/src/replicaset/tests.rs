@@ -4,7 +4,7 @@ use super::*;
 use crate::testing::{ago, now, object, observed, reconcile, snapshot, text};
 use expect_test::expect;
 use kaji_meta::{Status, gvk::GroupResource};
-use kaji_runtime::{Error, Failure, Snapshot};
+use kaji_runtime::{Error, Failure, ObjectSnapshot};
 
 fn set(replicas: i64, status: Value) -> Value {
     json!({
@@ -33,7 +33,8 @@ fn pod(name: &str, owner: Option<&str>, ready: Option<i64>) -> Value {
 }
 
 fn plan(set: Value, pods: Vec<Value>, failures: &[Failure]) -> String {
-    let view = View::default().with(Snapshot::of([object::<ReplicaSet>(set)])).with(snapshot::<Pod>(pods));
+    let view =
+        View::default().with(ObjectSnapshot::of([object::<ReplicaSet>(set)])).with(snapshot::<Pod>(pods));
     text(&reconcile(&ReplicaSets::<ReplicaSet>(PhantomData), &view, "ns", "web", failures))
 }
 
@@ -64,8 +65,8 @@ fn creates_in_doubling_batches() {
 #[test]
 fn limits_creations_per_plan() {
     let view = View::default()
-        .with(Snapshot::of([object::<ReplicaSet>(set(10_000, json!({})))]))
-        .with(Snapshot::<Pod>::default());
+        .with(ObjectSnapshot::of([object::<ReplicaSet>(set(10_000, json!({})))]))
+        .with(ObjectSnapshot::<Pod>::default());
     let plan = reconcile(&ReplicaSets::<ReplicaSet>(PhantomData), &view, "ns", "web", &[]);
     let sizes: Vec<usize> = plan.stages.iter().map(Vec::len).collect();
     assert_eq!(sizes, [1, 2, 4, 8, 16, 32, 64, 128, 245, 1]);
@@ -135,7 +136,7 @@ fn creates_nothing_while_it_is_deleted() {
 
 #[test]
 fn a_changed_pod_enqueues_its_owner() {
-    let view = View::default().with(Snapshot::of([object::<ReplicaSet>(set(1, json!({})))]));
+    let view = View::default().with(ObjectSnapshot::of([object::<ReplicaSet>(set(1, json!({})))]));
     let keys = |old: Option<Value>, new: Option<Value>| {
         let change = Change { old: old.map(|p| Arc::new(object(p))), new: new.map(|p| Arc::new(object(p))) };
         keys_of_pod::<ReplicaSet>(&change, &view).iter().map(Key::to_string).collect::<Vec<_>>().join(" ")
@@ -157,7 +158,7 @@ fn ages_of_pods_that_are_chosen_are_compared_with_the_youngest() {
         };
         let pods = vec![aged("old", 300, true), aged("young", 200, true), aged("fresh", 10, false)];
         let view = View::default()
-            .with(Snapshot::of([object::<ReplicaSet>(set(wanted, json!({})))]))
+            .with(ObjectSnapshot::of([object::<ReplicaSet>(set(wanted, json!({})))]))
             .with(snapshot::<Pod>(pods));
         observed(&reconcile(&ReplicaSets::<ReplicaSet>(PhantomData), &view, "ns", "web", &[]))
     };

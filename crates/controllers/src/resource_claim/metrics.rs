@@ -3,7 +3,9 @@
 //! Source: upstream's `pkg/controller/resourceclaim/metrics`.
 
 use super::POD_CLAIM;
-use kaji_runtime::{Metric, Moment, Plan, Sample, Snapshot, Write, client::Target, objects::ResourceClaim};
+use kaji_runtime::{
+    Metric, Moment, ObjectSnapshot, Plan, Sample, Write, client::Target, objects::ResourceClaim,
+};
 use serde_json::Value;
 use std::collections::BTreeMap;
 
@@ -47,7 +49,7 @@ pub fn created(plan: Plan, claims: &Target) -> Plan {
 }
 
 /// The claims that there are.
-pub fn gauges(claims: &Snapshot<ResourceClaim>) -> Vec<Sample> {
+pub fn gauges(claims: &ObjectSnapshot<ResourceClaim>) -> Vec<Sample> {
     let mut counts = BTreeMap::<(bool, bool, &str), usize>::new();
     for claim in claims.iter() {
         let exact = claim.spec.devices.requests.iter().filter_map(|request| request.exactly.as_ref());

@@ -5,8 +5,8 @@
 use super::{COMPONENT, QUEUE, is_balanced, metrics, reference};
 use crate::cloud_provider::{CloudProvider, LoadBalancing, is_included, is_leaving};
 use kaji_runtime::{
-    Change, Controller, Cx, EventRecord, Informers, Key, PatchKind, Plan, Reconciler, Snapshot, Step, View,
-    Write,
+    Change, Controller, Cx, EventRecord, Informers, Key, ObjectSnapshot, PatchKind, Plan, Reconciler, Step,
+    View, Write,
     client::Target,
     objects::{EndpointSlice, Node, SERVICE_NAME_LABEL, Service},
 };
@@ -28,7 +28,7 @@ pub fn controller(informers: &Arc<Informers>, cloud: Arc<dyn CloudProvider>) -> 
 }
 
 /// A service that comes or goes takes ports or leaves them to others.
-fn keys_of_service(change: &Change<Service>, services: &Snapshot<Service>) -> Vec<Key> {
+fn keys_of_service(change: &Change<Service>, services: &ObjectSnapshot<Service>) -> Vec<Key> {
     let ports = |service: &Option<Arc<Service>>| {
         service.as_deref().filter(|service| is_balanced(service)).map(|service| service.spec.ports.clone())
     };
@@ -50,7 +50,7 @@ fn keys_of_node(change: &Change<Node>, view: &View) -> Vec<Key> {
     if seen(&change.old) == seen(&change.new) { vec![] } else { balanced(&view.get::<Service>()) }
 }
 
-fn balanced(services: &Snapshot<Service>) -> Vec<Key> {
+fn balanced(services: &ObjectSnapshot<Service>) -> Vec<Key> {
     services.iter().filter(|service| is_balanced(service)).map(|service| service.metadata.key()).collect()
 }
 

@@ -3,6 +3,7 @@
 //! Invariant: a group version that cannot be read is reported, never passed off as empty.
 
 use futures_util::{StreamExt, stream};
+use kaji_meta::gvk::api_version;
 use kaji_runtime::{Client, Error, client::Target};
 use serde::Deserialize;
 use std::collections::HashMap;
@@ -57,10 +58,6 @@ impl Resource {
             subresource: String::new(),
         }
     }
-}
-
-fn api_version(group: &str, version: &str) -> String {
-    if group.is_empty() { version.to_owned() } else { format!("{group}/{version}") }
 }
 
 /// All that is served.

@@ -76,6 +76,11 @@ impl Subject<'_> {
         History::Settled { current, old: revisions }
     }
 
+    /// Old revisions that keep the present template as well.
+    pub fn twins<'r>(&self, old: &'r [Arc<ControllerRevision>]) -> Vec<&'r Arc<ControllerRevision>> {
+        old.iter().filter(|r| same(template_of(r), self.template)).collect()
+    }
+
     fn hash(&self) -> String {
         template_hash(self.template, self.collisions)
     }
@@ -119,6 +124,14 @@ fn renumber(meta: &Meta, revision: i64) -> Write {
     }
 }
 
+/// The step that deletes a revision.
+pub fn delete(revision: &Arc<ControllerRevision>) -> Step {
+    quiet(Write::Delete {
+        target: Target::of::<ControllerRevision>(&revision.metadata.namespace, &revision.metadata.name),
+        options: json!({"preconditions": {"uid": revision.metadata.uid}}),
+    })
+}
+
 /// The template that a revision keeps.
 pub fn template_of(revision: &ControllerRevision) -> &Value {
     revision.data.pointer("/spec/template").unwrap_or(&Value::Null)
@@ -160,12 +173,6 @@ impl Retention<'_> {
 
     fn oldest(&self, old: &[Arc<ControllerRevision>], counted: usize) -> Vec<Step> {
         let surplus = counted.saturating_sub(usize::try_from(self.limit).unwrap_or(usize::MAX));
-        let delete = |r: &Arc<ControllerRevision>| {
-            quiet(Write::Delete {
-                target: Target::of::<ControllerRevision>(&r.metadata.namespace, &r.metadata.name),
-                options: json!({"preconditions": {"uid": r.metadata.uid}}),
-            })
-        };
         old.iter().filter(|r| !self.used(r)).take(surplus).map(delete).collect()
     }
 }

@@ -23,7 +23,7 @@ pub fn pod_name(set: &StatefulSet, ordinal: i64) -> String {
     format!("{}-{ordinal}", set.metadata.name)
 }
 
-/// Whether a number is one of those that the set wants.
+/// Whether a number is below the desired replicas, counted from the start.
 pub fn in_range(set: &StatefulSet, ordinal: i64) -> bool {
     (set.start()..set.start() + set.replicas()).contains(&ordinal)
 }

@@ -6,7 +6,7 @@
 use super::{identity::ordinal, max_unavailable};
 use crate::shared::history::HASH_LABEL;
 use kaji_runtime::{
-    Metric, Sample, Snapshot,
+    Metric, ObjectSnapshot, Sample,
     objects::{Pod, StatefulSet, StatefulSetStatus, Workload},
 };
 use serde_json::{Value, json};
@@ -94,7 +94,11 @@ pub fn patch(set: &StatefulSet, status: &StatefulSetStatus) -> Option<Value> {
 }
 
 /// The replicas of each set that are missing, not available or being deleted, and how many may be.
-pub fn gauges(sets: &Snapshot<StatefulSet>, pods: &Snapshot<Pod>, now: jiff::Timestamp) -> Vec<Sample> {
+pub fn gauges(
+    sets: &ObjectSnapshot<StatefulSet>,
+    pods: &ObjectSnapshot<Pod>,
+    now: jiff::Timestamp,
+) -> Vec<Sample> {
     let of_set = |set: &StatefulSet| {
         let meta = &set.metadata;
         let range = set.start()..set.start() + set.replicas();

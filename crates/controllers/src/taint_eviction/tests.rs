@@ -180,9 +180,9 @@ fn looks_only_at_pods_that_taints_concern() {
     let (plain, tolerant) = (pod(json!([])), pod(json!([{"operator": "Exists"}])));
     let (clean, tainted) = (node(json!([])), node(json!([taint("k")])));
     let view = |node: &Arc<Node>| {
-        let mut nodes = kaji_runtime::Snapshot::<Node>::default();
+        let mut nodes = kaji_runtime::ObjectSnapshot::<Node>::default();
         nodes.insert(node.clone());
-        let mut pods = kaji_runtime::Snapshot::<Pod>::default();
+        let mut pods = kaji_runtime::ObjectSnapshot::<Pod>::default();
         pods.insert(plain.clone());
         View::default().with(nodes).with(pods)
     };

@@ -19,7 +19,7 @@ pub const COMMAND: &str = "CNI_COMMAND";
 /// Versions of configurations that are understood.
 const VERSIONS: [&str; 5] = ["0.3.0", "0.3.1", "0.4.0", "1.0.0", "1.1.0"];
 /// What the node is given to do it.
-const PATIENCE: Duration = Duration::from_secs(90);
+const NODE_TIMEOUT: Duration = Duration::from_secs(90);
 
 /// Runs as a plug-in, with the process's environment and standard streams.
 #[must_use]
@@ -120,8 +120,8 @@ fn ask(request: &Request) -> Result<Answer, Failure> {
     let text = serde_json::to_vec(request).map_err(|error| Failure::new(code::DECODING, error))?;
     let mut answer = vec![];
     let exchange = stream
-        .set_read_timeout(Some(PATIENCE))
-        .and_then(|()| stream.set_write_timeout(Some(PATIENCE)))
+        .set_read_timeout(Some(NODE_TIMEOUT))
+        .and_then(|()| stream.set_write_timeout(Some(NODE_TIMEOUT)))
         .and_then(|()| stream.write_all(&text))
         .and_then(|()| stream.shutdown(Shutdown::Write))
         .and_then(|()| (&stream).take(MOST).read_to_end(&mut answer));

@@ -23,7 +23,7 @@ const INTERFACE: &str = "eth0";
 /// Requests at a time.
 const REQUESTS: usize = 64;
 /// What a plug-in is given to send its request.
-const PATIENCE: Duration = Duration::from_secs(10);
+const REQUEST_TIMEOUT: Duration = Duration::from_secs(10);
 /// After a connection that could not be accepted.
 const PAUSE: Duration = Duration::from_millis(100);
 
@@ -62,7 +62,7 @@ pub async fn serve(listener: UnixListener, network: Arc<dyn PodNetwork>) {
 async fn answer(mut stream: UnixStream, network: &dyn PodNetwork) -> io::Result<()> {
     let mut text = vec![];
     let (reader, mut writer) = stream.split();
-    tokio::time::timeout(PATIENCE, reader.take(MOST).read_to_end(&mut text)).await??;
+    tokio::time::timeout(REQUEST_TIMEOUT, reader.take(MOST).read_to_end(&mut text)).await??;
     let answer = match serde_json::from_slice(&text) {
         Ok(request) => handle(request, network).await.map_or_else(Answer::Failed, Answer::Done),
         Err(error) => Answer::Failed(Failure::new(code::DECODING, error)),

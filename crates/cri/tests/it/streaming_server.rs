@@ -5,8 +5,8 @@ use hyper::{body::Incoming, service::service_fn, upgrade::OnUpgrade};
 use hyper_util::rt::TokioIo;
 use kaji_containers::{Duplex, Exit, RuntimeError, Session};
 use kaji_streaming::{
-    Action, Connect, PodName, PortForwardPorts, Refusal, StreamOptions, Timeouts, Upgrade, UpgradeRequest,
-    port_forward, remote_command,
+    Action, Connect, PodName, PortForwardPorts, StreamOptions, Timeouts, Upgrade, UpgradeRejection,
+    UpgradeRequest, port_forward, remote_command,
 };
 use std::convert::Infallible;
 use std::sync::Arc;
@@ -38,7 +38,7 @@ fn answer(mut request: Request<Incoming>) -> Response<String> {
     let head =
         UpgradeRequest { method: request.method(), headers: request.headers(), upgrade: upgrade.as_ref() };
     let served = match path.as_str() {
-        "/exec/absent" => Err(Refusal::new(http::StatusCode::NOT_FOUND, "cannot find the session")),
+        "/exec/absent" => Err(UpgradeRejection::new(http::StatusCode::NOT_FOUND, "cannot find the session")),
         "/portforward" => forward(head),
         path => process(path, tty, head),
     };
@@ -47,7 +47,7 @@ fn answer(mut request: Request<Incoming>) -> Response<String> {
             tokio::spawn(session);
             response.map(|()| String::new())
         }
-        Err(Refusal { code, text, .. }) => {
+        Err(UpgradeRejection { code, text, .. }) => {
             let mut response = Response::new(text);
             *response.status_mut() = code;
             response
@@ -56,7 +56,7 @@ fn answer(mut request: Request<Incoming>) -> Response<String> {
 }
 
 /// A port echoes in capitals; port 1 is closed.
-fn forward(head: UpgradeRequest<'_>) -> Result<Upgrade, Refusal> {
+fn forward(head: UpgradeRequest<'_>) -> Result<Upgrade, UpgradeRejection> {
     let connect: Connect = Arc::new(|port| {
         Box::pin(async move {
             if port == 1 {
@@ -76,7 +76,7 @@ fn forward(head: UpgradeRequest<'_>) -> Result<Upgrade, Refusal> {
 }
 
 /// `cat` copies its input, says so and ends with 3; `sizes` prints the size of its terminal; `big` prints three megabytes.
-fn process(path: &str, tty: bool, head: UpgradeRequest<'_>) -> Result<Upgrade, Refusal> {
+fn process(path: &str, tty: bool, head: UpgradeRequest<'_>) -> Result<Upgrade, UpgradeRejection> {
     let options = StreamOptions { stdin: !path.ends_with("big"), stdout: true, stderr: !tty, tty };
     let program = path.rsplit('/').next().unwrap_or_default().to_owned();
     let action = match path {

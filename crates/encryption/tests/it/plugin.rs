@@ -1,5 +1,5 @@
 //! A KMS plugin inside a test: API v2 over a unix socket, written without the client's libraries (hyper and bytes
-//! alone), so that both cannot be wrong in the same way. It can be told to misbehave, be stopped, and be started again.
+//! alone), so that both cannot be wrong in the same way. Its faults can be switched on, and it can be stopped and started again.
 #![allow(dead_code, reason = "shared by several tests, none of which needs all of it")]
 
 use bytes::Bytes;
@@ -40,7 +40,7 @@ pub struct State {
     pub other_key_id: Option<String>,
     /// Keys that it has lost.
     pub lost: Vec<String>,
-    /// An annotation that it adds and wants back.
+    /// An annotation that it adds and requires back.
     pub annotation: Option<(String, String)>,
     /// Methods called.
     pub calls: Vec<String>,

@@ -65,7 +65,7 @@ type Table = HashMap<Box<str>, Vec<(Box<str>, Arc<Selections>)>>;
 pub(crate) struct Chain {
     plugins: Plugins,
     table: ArcSwap<Table>,
-    /// Learns how long phases take.
+    /// Observes how long phases take.
     pub steps: Option<Arc<dyn AdmissionSteps>>,
 }
 
@@ -74,7 +74,7 @@ impl Chain {
         Chain { plugins, table: ArcSwap::default(), steps: None }
     }
 
-    /// With what learns how long phases take.
+    /// With an observer of the durations of phases.
     pub fn with_steps(mut self, steps: Arc<dyn AdmissionSteps>) -> Chain {
         self.steps = Some(steps);
         self

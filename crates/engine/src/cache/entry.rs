@@ -1,10 +1,9 @@
 //! One version of one object, encoded once as the watch event that is sent ([`Entry::from_stored`]).
 //!
-//! Invariants: an entry never changes. Its bytes are a whole watch event; the object is a slice of them. Everything
-//! else in it is positions in those bytes. Those of objects that were made from one template may be kept as differences to
-//! a base: [`Entry::compact`]. Where what reads show is much larger than what is stored, because a definition
-//! has gained large defaults, only the latter is kept, and the former is computed at each use: what small objects
-//! become is sent piece by piece, and never lies in memory as a whole.
+//! Invariants: what an entry shows never changes. Unless one of the two forms below is kept, its bytes are a whole watch event, the object
+//! is a slice of them, and everything else in it is positions in those bytes. The forms are computed at each use: differences to a base, of
+//! objects that were made from one template ([`Entry::compact`]); and the stored object alone, where a definition has gained so large
+//! defaults that what reads show is much larger: that is sent piece by piece, and never lies in memory as a whole.
 
 use super::{
     Normal,

@@ -8,11 +8,11 @@ use futures_util::StreamExt;
 use kaji_store::{Event, KeyValue, Range, Revision, Store, StoreError, WatchBatch, WatchStream, runs_inline};
 use std::{
     collections::{HashMap, VecDeque},
-    sync::{Arc, PoisonError, RwLock},
+    sync::{Arc, Mutex, PoisonError, RwLock},
     time::Duration,
 };
 use tokio::{
-    sync::watch,
+    sync::{Notify, watch},
     task::JoinHandle,
     time::{Instant, sleep_until},
 };
@@ -67,8 +67,11 @@ impl Pages<'_> {
 }
 
 /// The outcome of decoding a page on another thread.
-async fn decoded(page: JoinHandle<Vec<Arc<Entry>>>) -> Result<Vec<Arc<Entry>>, StoreError> {
-    page.await.map_err(|error| StoreError::Unavailable(format!("a page of objects was not decoded: {error}")))
+async fn decoded(
+    page: JoinHandle<Result<Vec<Arc<Entry>>, StoreError>>,
+) -> Result<Vec<Arc<Entry>>, StoreError> {
+    let lost = |error| StoreError::Unavailable(format!("a page of objects was not decoded: {error}"));
+    page.await.map_err(lost)?
 }
 
 /// Takes events from the store to the caches.
@@ -76,6 +79,9 @@ pub(crate) struct Feed {
     store: Arc<dyn Store>,
     progress: Arc<Progress>,
     caches: RwLock<Caches>,
+    /// Caches that could not be loaded, until the task that feeds has them.
+    unloaded: Mutex<Vec<Arc<Cache>>>,
+    unloaded_added: Notify,
 }
 
 impl Feed {
@@ -83,7 +89,8 @@ impl Feed {
     pub const PREFIX: &'static str = "/registry/";
 
     pub fn new(store: Arc<dyn Store>, progress: Arc<Progress>) -> Self {
-        Feed { store, progress, caches: RwLock::default() }
+        let (unloaded, unloaded_added) = (Mutex::default(), Notify::new());
+        Feed { store, progress, caches: RwLock::default(), unloaded, unloaded_added }
     }
 
     /// The cache of a prefix, and whether it was made just now: then it collects events and is to be loaded.
@@ -127,15 +134,30 @@ impl Feed {
         self.all().iter().for_each(|cache| cache.close());
     }
 
-    /// Fills a new cache from the store.
-    pub async fn load(&self, cache: Arc<Cache>) -> Result<(), StoreError> {
+    /// Fills a new cache from the store. One that is not `required` is filled later if a value cannot be read.
+    pub async fn load(&self, cache: Arc<Cache>, required: bool) -> Result<(), StoreError> {
+        let mut loaded = self.try_load(&cache).await;
         for _ in 1..LOAD_TRIES {
-            match self.try_load(&cache).await {
-                Err(StoreError::Compacted { .. }) => {}
-                other => return other,
+            if matches!(loaded, Err(StoreError::Compacted { .. })) {
+                loaded = self.try_load(&cache).await;
             }
         }
-        self.try_load(&cache).await
+        match loaded {
+            Err(error @ (StoreError::Corrupt(_) | StoreError::Encryption(_))) if !required => {
+                log_lost(&cache, &error);
+                cache.fail_reading(error);
+                self.unloaded.lock().unwrap_or_else(PoisonError::into_inner).push(cache);
+                self.unloaded_added.notify_one();
+                Ok(())
+            }
+            other => other,
+        }
+    }
+
+    /// Resolves with the caches that could not be loaded, once there are any.
+    async fn next_unloaded(&self) -> Vec<Arc<Cache>> {
+        self.unloaded_added.notified().await;
+        std::mem::take(&mut *self.unloaded.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
     async fn try_load(&self, cache: &Arc<Cache>) -> Result<(), StoreError> {
@@ -147,7 +169,7 @@ impl Feed {
         let mut decoding = VecDeque::new();
         while let Some(page) = pages.next().await? {
             if page.len() <= PAGE_INLINE || runs_inline() {
-                add(cache.decode_page(page));
+                add(cache.decode_page(page)?);
                 continue;
             }
             if decoding.len() >= DECODERS
@@ -161,8 +183,7 @@ impl Feed {
         while let Some(first) = decoding.pop_front() {
             add(decoded(first).await?);
         }
-        cache.loaded(objects, pages.revision());
-        Ok(())
+        cache.loaded(objects, pages.revision())
     }
 
     /// Reads what a cache's objects in another shape are made of.
@@ -211,14 +232,15 @@ impl Feed {
             }
         }
         for (cache, events) in parts {
-            if let Some(due) = cache.apply(events) {
-                late.add(cache, due);
+            match cache.apply(events) {
+                Ok(due) => due.into_iter().for_each(|due| late.add(cache.clone(), due)),
+                Err(error) => lose_change(&cache, error, recovery),
             }
         }
         self.progress.advance(batch.revision);
     }
 
-    /// Feeds until told to stop or the store is closed.
+    /// Feeds until it is stopped or the store is closed.
     pub async fn run(self: Arc<Self>, mut events: WatchStream, mut stop: watch::Receiver<bool>) {
         let fed = async {
             let (mut late, mut recovery) = (Late::default(), Recovery::default());
@@ -230,6 +252,10 @@ impl Feed {
                     next = events.next() => next,
                     () = late.due() => {
                         late.begin(Instant::now());
+                        continue;
+                    }
+                    unloaded = self.next_unloaded() => {
+                        unloaded.into_iter().for_each(|cache| recovery.add(cache));
                         continue;
                     }
                     never = recovery.run(&self) => match never {},
@@ -260,7 +286,7 @@ impl Feed {
         tokio::select! {
             biased;
             () = fed => self.close(),
-            // Either told to, or the engine is gone.
+            // Either it is stopped, or the engine is gone.
             _ = stop.wait_for(|stop| *stop) => self.close(),
         }
     }
@@ -297,8 +323,9 @@ impl Feed {
     async fn resync(&self, recovery: &mut Recovery<'_>) -> Result<(), StoreError> {
         let revision = self.store.revision().await?;
         for cache in self.all() {
-            match self.read_all_at(cache.prefix(), revision).await {
-                Ok(kvs) => cache.replace(kvs, revision),
+            let read = self.read_all_at(cache.prefix(), revision).await;
+            match read.and_then(|kvs| cache.replace(kvs, revision)) {
+                Ok(()) => {}
                 Err(error @ (StoreError::Corrupt(_) | StoreError::Encryption(_))) => {
                     lose_change(&cache, error, recovery);
                 }
@@ -328,10 +355,14 @@ impl Feed {
 /// A cache is to be read anew.
 fn lose_change(cache: &Arc<Cache>, error: StoreError, recovery: &mut Recovery<'_>) {
     if cache.unreadable().is_none() {
-        tracing::error!(prefix = &**cache.prefix(), %error, "a change cannot be read: requests for the resource fail until it can");
+        log_lost(cache, &error);
     }
     cache.lose_change(error);
     recovery.add(cache.clone());
+}
+
+fn log_lost(cache: &Cache, error: &StoreError) {
+    tracing::error!(prefix = &**cache.prefix(), %error, "an object cannot be read: requests for the resource fail until it can");
 }
 
 /// Caches with watchers that are to be woken, and when.

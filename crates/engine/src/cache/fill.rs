@@ -5,7 +5,7 @@
 //! on the way leaves a cache as it was.
 
 use super::{Cache, Change, Entry, Inner, Normal, Objects, State, delta::Bases};
-use kaji_store::{Event as StoreEvent, EventKind, KeyValue, Revision};
+use kaji_store::{Event as StoreEvent, EventKind, KeyValue, Revision, StoreError};
 use std::{
     collections::{HashMap, HashSet},
     sync::Arc,
@@ -23,7 +23,10 @@ pub(super) enum Fed {
 
 impl Cache {
     /// The objects of a page of stored values.
-    pub(crate) fn decode_page(&self, page: Vec<KeyValue>) -> Vec<Arc<Entry>> {
+    ///
+    /// # Errors
+    /// One of the values is no object.
+    pub(crate) fn decode_page(&self, page: Vec<KeyValue>) -> Result<Vec<Arc<Entry>>, StoreError> {
         let (fields, normal) = {
             let inner = self.lock();
             (inner.fields.clone(), inner.normal.clone())
@@ -31,54 +34,65 @@ impl Cache {
         let (mut entries, mut bases) = (Vec::with_capacity(page.len()), Bases::default());
         for kv in page {
             // Later values come from this process; these may come from another process, so they are checked to the last byte.
-            if let Err(error) = serde_json::from_slice::<serde::de::IgnoredAny>(&kv.value) {
-                tracing::error!(key = &*kv.key, %error, "a stored object is not valid JSON");
-                continue;
-            }
-            let entry = self.entry(&fields, normal.as_ref(), &kv, Change::Added);
-            let compact = entry.as_deref().and_then(|entry| entry.compact(&mut bases)).map(Arc::new);
-            entries.extend(compact.or(entry));
+            serde_json::from_slice::<serde::de::IgnoredAny>(&kv.value)
+                .map_err(|error| StoreError::undecodable(&kv.key, &error))?;
+            let entry = self.entry(&fields, normal.as_ref(), &kv, Change::Added)?;
+            let compact = entry.compact(&mut bases).map(Arc::new);
+            entries.push(compact.unwrap_or(entry));
         }
-        entries
+        Ok(entries)
     }
 
     /// Ends the load: these are the objects at `revision`. What came meanwhile is applied.
-    pub(crate) fn loaded(&self, objects: Objects, revision: Revision) {
+    ///
+    /// # Errors
+    /// Something of that cannot be decoded, and the cache lacks it.
+    pub(crate) fn loaded(&self, objects: Objects, revision: Revision) -> Result<(), StoreError> {
         let mut inner = self.lock();
         self.state.store(Arc::new(State { objects, changed: revision, ..State::default() }));
         inner.window.reset(revision);
         let mut wake = vec![];
         let collected = inner.loading.take().unwrap_or_default();
-        self.apply_collected(&mut inner, collected, &mut wake);
+        let applied = self.apply_collected(&mut inner, collected, &mut wake);
         drop(inner);
         wake.into_iter().for_each(Waker::wake);
+        applied
     }
 
     /// Applies what came while objects were read.
-    pub(super) fn apply_collected(&self, inner: &mut Inner, collected: Vec<Fed>, wake: &mut Vec<Waker>) {
-        for fed in collected {
-            match fed {
-                Fed::Events(events) => self.apply_locked(inner, &events, 0, wake),
-                Fed::State(kvs, revision) => self.replace_locked(inner, kvs, revision, wake),
-            }
-        }
+    pub(super) fn apply_collected(
+        &self,
+        inner: &mut Inner,
+        collected: Vec<Fed>,
+        wake: &mut Vec<Waker>,
+    ) -> Result<(), StoreError> {
+        collected.into_iter().try_for_each(|fed| match fed {
+            Fed::Events(events) => self.apply_locked(inner, &events, 0, wake),
+            Fed::State(kvs, revision) => self.replace_locked(inner, kvs, revision, wake),
+        })
     }
 
     /// Brings the cache to what the store holds at `revision` when events between are lost. Watches end, since what happened
     /// between cannot be told with the revisions at which it did: their clients begin anew, and get 410 for revisions before.
     /// Source: upstream's `Cacher`, which ends its watchers when it lists anew.
-    pub(crate) fn replace(&self, kvs: Vec<KeyValue>, revision: Revision) {
+    ///
+    /// # Errors
+    /// One of the objects cannot be decoded: [`Cache::lose_change`] is to follow.
+    pub(crate) fn replace(&self, kvs: Vec<KeyValue>, revision: Revision) -> Result<(), StoreError> {
         let mut inner = self.lock();
         if let Some(waiting) = &mut inner.loading {
             waiting.push(Fed::State(kvs, revision));
-            return;
+            return Ok(());
         }
         let mut wake = vec![];
-        self.replace_locked(&mut inner, kvs, revision, &mut wake);
-        self.unreadable.store(None);
+        let replaced = self.replace_locked(&mut inner, kvs, revision, &mut wake);
+        if replaced.is_ok() {
+            self.unreadable.store(None);
+        }
         drop(inner);
         self.rounds.wake(wake, Instant::now());
         self.begin_round();
+        replaced
     }
 
     fn replace_locked(
@@ -87,18 +101,19 @@ impl Cache {
         kvs: Vec<KeyValue>,
         revision: Revision,
         wake: &mut Vec<Waker>,
-    ) {
+    ) -> Result<(), StoreError> {
         let old = self.state.load_full();
         if revision <= old.changed {
-            return;
+            return Ok(());
         }
         let events = differences(&old, kvs, revision);
         inner.epoch += 1;
         for watcher in inner.index.take_all() {
             watcher.close(wake);
         }
-        self.apply_locked(inner, &events, revision, wake);
+        let applied = self.apply_locked(inner, &events, revision, wake);
         inner.window.gap(revision);
+        applied
     }
 
     /// Sets the shape of a cache's objects before there are any (`later_writes`: also of those written later).
@@ -166,7 +181,7 @@ impl Shaping {
                 continue;
             };
             let entry = self.cache.entry(&fields, self.normal.as_ref(), kv, known.change());
-            self.objects.extend(entry.filter(|entry| !entry.looks_like(known)));
+            self.objects.extend(entry.ok().filter(|entry| !entry.looks_like(known)));
         }
     }
 
@@ -177,7 +192,7 @@ impl Shaping {
         let mut state = State::clone(&self.cache.state.load());
         let again = meanwhile.values().filter_map(|kv| {
             let known = state.objects.get(&*kv.key).filter(|e| e.revision == kv.mod_revision)?;
-            self.cache.entry(&inner.fields, self.normal.as_ref(), kv, known.change())
+            self.cache.entry(&inner.fields, self.normal.as_ref(), kv, known.change()).ok()
         });
         let again: Vec<Arc<Entry>> = again.collect();
         for entry in std::mem::take(&mut self.objects).into_iter().chain(again) {
@@ -225,8 +240,8 @@ mod tests {
     }
 
     fn load(cache: &Cache, kvs: Vec<KeyValue>, revision: Revision) {
-        let entries = cache.decode_page(kvs).into_iter();
-        cache.loaded(entries.map(|entry| (entry.key.clone(), entry)).collect(), revision);
+        let entries = cache.decode_page(kvs).unwrap().into_iter();
+        cache.loaded(entries.map(|entry| (entry.key.clone(), entry)).collect(), revision).unwrap();
     }
 
     /// Names and revisions, and the revision of the whole.
@@ -240,20 +255,20 @@ mod tests {
     #[test]
     fn what_comes_while_a_cache_loads_counts() {
         let c = cache();
-        c.apply(vec![put("c", 12)]);
+        c.apply(vec![put("c", 12)]).unwrap();
         // `b` went, and `d` came and went, in what was lost.
-        c.replace(vec![kv("a", 2, 2), kv("c", 12, 15)], 20);
-        c.apply(vec![put("e", 21)]);
+        c.replace(vec![kv("a", 2, 2), kv("c", 12, 15)], 20).unwrap();
+        c.apply(vec![put("e", 21)]).unwrap();
         load(&c, vec![kv("a", 2, 2), kv("b", 3, 3), kv("d", 8, 8)], 10);
         assert_eq!(state(&c), "a@2 c@15 e@21 @21");
         // The load was later than what was lost.
         let c = cache();
-        c.replace(vec![kv("a", 2, 2)], 5);
+        c.replace(vec![kv("a", 2, 2)], 5).unwrap();
         load(&c, vec![kv("a", 2, 2), kv("b", 7, 7)], 10);
         assert_eq!(state(&c), "a@2 b@7 @10");
-        c.replace(vec![], 9);
+        c.replace(vec![], 9).unwrap();
         assert_eq!(state(&c), "a@2 b@7 @10");
-        c.replace(vec![kv("b", 7, 7)], 11);
+        c.replace(vec![kv("b", 7, 7)], 11).unwrap();
         assert_eq!(state(&c), "b@7 @11");
     }
 
@@ -270,17 +285,17 @@ mod tests {
         let mut dropped = Shaping::new(c.clone(), Some(upper.clone()));
         dropped.read(&[kv("a", 2, 2)]);
         drop(dropped);
-        c.apply(vec![put("c", 4)]);
+        c.apply(vec![put("c", 4)]).unwrap();
         assert_eq!(shown(&c), "nnn");
         let mut shaping = Shaping::new(c.clone(), Some(upper));
         // What is written before and after it is read.
-        c.apply(vec![put("b", 5)]);
+        c.apply(vec![put("b", 5)]).unwrap();
         shaping.read(&[kv("a", 2, 2), kv("b", 3, 3), kv("c", 4, 4), kv("d", 7, 7)]);
-        c.apply(vec![put("c", 6), put("d", 7)]);
+        c.apply(vec![put("c", 6), put("d", 7)]).unwrap();
         assert_eq!(shown(&c), "nnnn");
         shaping.finish();
         assert_eq!(shown(&c), "NNNN");
-        c.apply(vec![put("e", 8)]);
+        c.apply(vec![put("e", 8)]).unwrap();
         assert_eq!((shown(&c).as_str(), state(&c).as_str()), ("NNNNN", "a@2 b@5 c@6 d@7 e@8 @8"));
     }
 }

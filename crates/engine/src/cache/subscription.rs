@@ -1,7 +1,7 @@
 //! A watch's side of the cache: where it begins, and taking what comes.
 
 use super::{
-    Cache, Filter, Snapshot, WatchEvent,
+    Cache, CacheSnapshot, Filter, WatchEvent,
     watcher::{Mode, Taken, Watcher},
 };
 use kaji_store::Revision;
@@ -40,7 +40,7 @@ impl Cache {
         filter: Filter,
         namespaced: bool,
         start: Start,
-    ) -> Result<(Subscription, Snapshot), TooOld> {
+    ) -> Result<(Subscription, CacheSnapshot), TooOld> {
         let mut inner = self.lock();
         // The lock keeps events out, so this is the state as of the first event that will be pushed.
         let snapshot = self.snapshot();

@@ -1,5 +1,5 @@
-//! A cache that lacks a change, because a value of its resource cannot be read: the key is not known here yet, its KMS plugin does not
-//! answer, or the value is damaged.
+//! A cache that lacks a change, or all objects from the start, because a value of its resource cannot be read: the key is not known
+//! here yet, its KMS plugin does not answer, or the value is damaged or of a later release.
 //!
 //! Invariants: such a cache takes no events, has no watchers, and serves no requests; it is whole again only by all objects of one
 //! revision and what came after it. Other caches are not concerned.
@@ -36,7 +36,7 @@ impl Cache {
     }
 
     /// The objects could not be read.
-    fn fail_reading(&self, error: StoreError) {
+    pub(super) fn fail_reading(&self, error: StoreError) {
         let mut inner = self.lock();
         inner.loading = None;
         self.unreadable.store(Some(Arc::new(error)));
@@ -45,7 +45,13 @@ impl Cache {
     /// These are the objects at `revision`, which is that of the store after [`Cache::begin_reading`] or a later one. False when another
     /// change was lost meanwhile.
     fn finish_reading(&self, reading: &Reading, kvs: Vec<KeyValue>, revision: Revision) -> bool {
-        let entries = self.decode_page(kvs).into_iter();
+        let entries = match self.decode_page(kvs) {
+            Ok(entries) => entries.into_iter(),
+            Err(error) => {
+                self.fail_reading(error);
+                return false;
+            }
+        };
         let objects: Objects = entries.map(|entry| (entry.key.clone(), entry)).collect();
         let mut inner = self.lock();
         let collected = inner.loading.take().unwrap_or_default();
@@ -57,13 +63,14 @@ impl Cache {
         let state = inner.read_anew(State { objects, changed: revision, reading });
         self.state.store(Arc::new(state));
         let mut wake: Vec<Waker> = vec![];
-        self.apply_collected(&mut inner, collected, &mut wake);
-        self.unreadable.store(None);
+        let applied = self.apply_collected(&mut inner, collected, &mut wake);
+        let whole = applied.is_ok();
+        self.unreadable.store(applied.err().map(Arc::new));
         drop(inner);
         wake.into_iter().for_each(Waker::wake);
         // Those that have begun since the change was lost.
         self.end_watches();
-        true
+        whole
     }
 }
 
@@ -185,17 +192,17 @@ mod tests {
     #[test]
     fn a_change_that_is_lost_while_objects_are_read_counts() {
         let cache = cache();
-        cache.loaded(Objects::default(), 1);
+        cache.loaded(Objects::default(), 1).unwrap();
         lose(&cache);
-        cache.apply(put("dropped", 3));
+        cache.apply(put("dropped", 3)).unwrap();
         let reading = cache.begin_reading().unwrap();
         assert!(cache.begin_reading().is_none());
         lose(&cache);
-        cache.apply(put("b", 5));
+        cache.apply(put("b", 5)).unwrap();
         assert!(!cache.finish_reading(&reading, vec![], 3));
         assert!(cache.unreadable().is_some() && names(&cache).is_empty());
         let reading = cache.begin_reading().unwrap();
-        cache.apply(put("c", 6));
+        cache.apply(put("c", 6)).unwrap();
         assert!(cache.finish_reading(&reading, vec![kv("a", 4), kv("b", 5)], 5));
         assert_eq!((cache.unreadable(), names(&cache)), (None, vec!["a".into(), "b".into(), "c".into()]));
         assert!(cache.begin_reading().is_none());
@@ -205,10 +212,10 @@ mod tests {
     fn a_change_that_is_lost_while_a_cache_loads_is_not_passed_over() {
         let cache = cache();
         lose(&cache);
-        cache.apply(put("b", 3));
+        cache.apply(put("b", 3)).unwrap();
         assert!(cache.begin_reading().is_none());
         // Read before that change, which was at revision 2.
-        cache.loaded(Objects::default(), 1);
+        cache.loaded(Objects::default(), 1).unwrap();
         assert_eq!(names(&cache), ["b"]);
         let reading = cache.begin_reading().unwrap();
         assert!(cache.finish_reading(&reading, vec![kv("a", 2), kv("b", 3)], 3));

@@ -114,8 +114,4 @@ impl Window {
         let skip = usize::try_from(number.checked_sub(self.first)?).ok()?;
         Some(self.events.range(skip.min(self.events.len())..))
     }
-
-    pub fn len(&self) -> usize {
-        self.events.len()
-    }
 }

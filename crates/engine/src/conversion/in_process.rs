@@ -2,10 +2,15 @@
 //!
 //! Invariant: an object already in the wanted version is not touched.
 
-use crate::{cache::Entry, decode, registry::Resource};
-use kaji_meta::{Status, object};
+use crate::{
+    cache::Entry,
+    decode,
+    registry::{Registry, Resource},
+};
+use kaji_meta::{GroupVersion, GroupVersionKind, Status, object};
 use kaji_resource::Conversion;
 use serde_json::Value;
+use std::sync::Arc;
 
 /// Group and version of an `apiVersion`.
 fn split(api_version: &str) -> (&str, &str) {
@@ -57,6 +62,22 @@ pub(crate) fn convert_out(res: &Resource, value: &mut Value, version: &str) -> R
 /// The hooks refuse the conversion.
 pub(crate) fn convert_in(res: &Resource, value: &mut Value) -> Result<(), Status> {
     convert(res, value, &res.storage_api_version, &res.storage_kind)
+}
+
+/// The resources of an object and of a kind in which it is asked for.
+///
+/// # Errors
+/// One of them is not served, or they are about different objects.
+pub(crate) fn between<'r>(
+    registry: &'r Registry,
+    object: &Value,
+    to: &GroupVersionKind,
+) -> Result<(&'r Arc<Resource>, &'r Arc<Resource>), Status> {
+    let unknown = || Status::internal(format!("unable to convert to {to}: unknown kind"));
+    let from = GroupVersion::parse(object::api_version(object)).map_err(|_| unknown())?;
+    let from = registry.by_kind(&from.group, &from.version, object::kind(object)).ok_or_else(unknown)?;
+    let to = registry.by_kind(&to.group, &to.version, &to.kind).ok_or_else(unknown)?;
+    if Arc::ptr_eq(&from.cache, &to.cache) { Ok((from, to)) } else { Err(unknown()) }
 }
 
 /// Converts an object to another of its resource's versions, by hooks or webhook.

@@ -48,7 +48,6 @@ fn members(schema: Option<&Schema>) -> Members<'_> {
     match (schema.ty, &schema.properties, &schema.additional, &schema.items) {
         (Type::Object, Some(_), ..) => Members::Fields(schema),
         (Type::Object, None, Some(values), _) => Members::Keys(Some(values.get())),
-        (Type::SchemaOr, .., Some(one)) => Members::Fields(one.get()),
         (Type::Any, ..) if schema.name.is_none() => Members::Keys(None),
         _ => Members::Raw,
     }
@@ -75,6 +74,9 @@ impl Walk {
                 Members::Raw => reader.value().map(drop),
                 members => self.object(reader, &members, at),
             },
+            Some(b'[') if schema.is_some_and(|schema| schema.ty == Type::SchemaOr) => {
+                reader.value().map(drop)
+            }
             Some(b'[') => {
                 reader.take(b'[');
                 let items = schema.and_then(|s| s.items.as_ref()).map(SchemaRef::get);

@@ -1,8 +1,6 @@
 //! Creation: from a decoded object to one in the store.
 
-use super::{
-    MAX_ATTEMPTS, MODIFIED, Op, Uncommitted, Written, conversion_stage, limit, manage, metadata, settle,
-};
+use super::{MODIFIED, Op, Races, Uncommitted, Written, conversion_stage, limit, manage, metadata, settle};
 use crate::{
     admission::{self, Operation},
     decode, storage, trace,
@@ -92,7 +90,8 @@ pub(crate) async fn attempt(op: &Op<'_>, mut object: Value, name: &str) -> Resul
     op.conversion.as_stored(&mut object);
     check(op, &object, name)?;
     hooks.canonicalize(&mut object);
-    for _ in 0..MAX_ATTEMPTS {
+    let mut races = Races::default();
+    loop {
         op.output.extras.clear();
         let attributes = op.attributes(name, Operation::Create, Some(&mut object), None);
         admission::validate(&op.plugins(), &attributes).await?;
@@ -114,9 +113,9 @@ pub(crate) async fn attempt(op: &Op<'_>, mut object: Value, name: &str) -> Resul
             exists @ Created::Exists(_) => return Ok(exists),
         }
         // The next attempt sees what has changed.
+        races.lost(op, name)?;
         op.engine.wait_consistent().await?;
     }
-    Err(op.target.conflict(name, MODIFIED))
 }
 
 /// Name, uid, creation time, generation.
@@ -211,6 +210,7 @@ async fn store(op: &Op<'_>, object: &mut Value, name: &str) -> Result<Created, S
         });
     }
     refuse_versioned(object)?;
+    op.target.res.def.hooks.complete_created(form.as_mut().unwrap_or(&mut *object));
     let mut span = trace::transaction("Create etcd3", &key, &op.target.res.group_resource);
     let txn = |bytes: &bytes::Bytes| {
         let mut txn = Txn::create(key.clone(), bytes.clone());

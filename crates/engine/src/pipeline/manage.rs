@@ -1,8 +1,8 @@
 //! Field management inside the pipeline: objects go through it in the request's version.
 
 use super::{ConversionStage, Op};
-use crate::registry::Resource;
-use kaji_meta::{GroupVersion, Status, Work, object};
+use crate::{decode, registry::Resource};
+use kaji_meta::{GroupVersion, Reason, Status, Work, object};
 use kaji_schema::{
     SchemaRef,
     fieldset::FieldSet,
@@ -31,7 +31,13 @@ impl Versions for ResourceVersions<'_> {
     fn convert(&self, object: &Value, api_version: &str) -> Result<Value, Status> {
         let from = object::api_version(object);
         let (Some(from), Some(to)) = (self.version(from), self.version(api_version)) else {
-            return Err(Status::generic_not_found());
+            // Upstream's field management takes the first error alone for that of a version that is gone.
+            return Err(if decode::is_custom(&self.res.storage_schema) {
+                let text = format!("request to convert CR to an invalid group/version: {api_version}");
+                Status::new(500, Reason::Unknown, text)
+            } else {
+                Status::generic_not_found()
+            });
         };
         if from.name != to.name
             && let Some(converted) = self.stage.converted_by_webhook(object, api_version)
@@ -101,7 +107,7 @@ pub(crate) fn apply(op: &Op<'_>, live: &Value, config: &Value) -> Result<Option<
 }
 
 /// The managed fields from before admission, if there are plugins that may damage them.
-pub(crate) enum Snapshot {
+pub(crate) enum ManagersBefore {
     /// No plugin damages them.
     Trusted,
     /// As they were; `None` when there were none.
@@ -109,16 +115,16 @@ pub(crate) enum Snapshot {
 }
 
 /// Remembers the managed fields of an object that goes to admission, where a plugin may damage them.
-pub(crate) fn snapshot(doubtful: bool, object: &Value) -> Snapshot {
+pub(crate) fn snapshot(doubtful: bool, object: &Value) -> ManagersBefore {
     if !doubtful {
-        return Snapshot::Trusted;
+        return ManagersBefore::Trusted;
     }
-    Snapshot::Before(object.get("metadata").and_then(|m| m.get("managedFields")).cloned())
+    ManagersBefore::Before(object.get("metadata").and_then(|m| m.get("managedFields")).cloned())
 }
 
 /// Puts managed fields from before admission back if a plugin has damaged them.
-pub(crate) fn guard(op: &Op<'_>, before: Snapshot, object: &mut Value) {
-    let Snapshot::Before(before) = before else { return };
+pub(crate) fn guard(op: &Op<'_>, before: ManagersBefore, object: &mut Value) {
+    let ManagersBefore::Before(before) = before else { return };
     let now = object.get("metadata").and_then(|m| m.get("managedFields"));
     if now == before.as_ref() {
         return;

@@ -4,8 +4,8 @@
 //! sets the deletion timestamp (and the garbage collector's finalizers); the request that removes the last finalizer, or deletes
 //! again with grace period 0, ends it.
 
-use super::{MAX_ATTEMPTS, MODIFIED, Op, State, commit, delete_attributes, finish, metadata, rfc3339};
-use crate::{admission, engine::store_status, storage};
+use super::{Op, Races, State, commit, delete_attributes, finish, metadata, rfc3339};
+use crate::{admission, storage, store_error::store_status};
 use kaji_meta::{Details, GroupResource, Status, object};
 use kaji_resource::{DeleteOptions, GarbageCollectionPolicy};
 use kaji_store::{KeyValue, Txn};
@@ -61,10 +61,12 @@ enum Step {
 pub(crate) async fn remove(op: &Op<'_>, name: &str, options: &DeleteOptions) -> Result<Removed, Status> {
     let key = op.target.key(name);
     let (mut state, mut latest) = op.cached(&key).await?;
-    for _ in 0..MAX_ATTEMPTS {
+    let mut races = Races::default();
+    loop {
         let unconfirmed = match attempt(op, name, &key, state.as_ref(), options).await {
             Ok(Step::Done(removed)) => return Ok(removed),
             Ok(Step::Conflict(current)) => {
+                races.lost(op, name)?;
                 state = op.found(current).await?;
                 latest = true;
                 continue;
@@ -80,7 +82,6 @@ pub(crate) async fn remove(op: &Op<'_>, name: &str, options: &DeleteOptions) -> 
         }
         (state, latest) = (stored, true);
     }
-    Err(op.target.conflict(name, MODIFIED))
 }
 
 async fn attempt(

@@ -3,7 +3,7 @@
 //! Invariant: what is read from the store is the latest; what is read from the cache says whether it is.
 
 use super::{Op, State};
-use crate::engine::store_status;
+use crate::store_error::store_status;
 use kaji_meta::{Status, object};
 use kaji_store::{KeyValue, Range};
 use serde_json::Value;

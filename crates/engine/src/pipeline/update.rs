@@ -1,17 +1,16 @@
 //! Changing what is stored: PUT, PATCH and every subresource that writes its parent.
 
 use super::{
-    MAX_ATTEMPTS, MODIFIED, Op, State, Uncommitted, Written, commit, create, limit, manage, metadata, scale,
-    settle,
+    MODIFIED, Op, Races, State, Uncommitted, Written, commit, create, limit, manage, metadata, scale, settle,
 };
 use crate::{
     admission::{self, Attributes, Operation},
-    decode,
-    engine::store_status,
-    list_options,
+    decode, list_options,
     pipeline::create::Created,
     request::ApiRequest,
-    storage, trace,
+    storage,
+    store_error::store_status,
+    trace,
 };
 use kaji_meta::{
     ErrorList, GroupKind, GroupVersionKind, Path, Reason, Status, field, object, objectmeta, validation,
@@ -66,7 +65,8 @@ pub(crate) async fn update(
 ) -> Result<Written, Status> {
     let key = op.target.key(name);
     let (mut state, mut latest) = op.cached(&key).await?;
-    for _ in 0..MAX_ATTEMPTS {
+    let mut races = Races::default();
+    loop {
         let warned = op.output.warnings.lock().map(|w| w.len()).unwrap_or(0);
         let result = attempt(op, name, &key, state.as_ref(), plan, make).await;
         let retry = match result {
@@ -96,8 +96,8 @@ pub(crate) async fn update(
             w.truncate(warned);
         }
         op.output.annotations.take();
+        races.lost(op, name)?;
     }
-    Err(op.target.conflict(name, MODIFIED))
 }
 
 async fn attempt(

@@ -1,11 +1,12 @@
 //! The store is unavailable and comes back, with or without its history.
 
 use super::*;
+use crate::Deadline;
 use futures_util::{FutureExt, future::BoxFuture};
 use kaji_store::{Range, RangeResult, StoreError, WatchStream};
 use std::sync::{
     Mutex,
-    atomic::{AtomicBool, Ordering},
+    atomic::{AtomicBool, AtomicUsize, Ordering},
 };
 use tokio::sync::watch;
 
@@ -23,6 +24,8 @@ struct Flaky {
     unreadable: AtomicBool,
     /// Answers to writes are lost.
     mute: AtomicBool,
+    /// So many transactions come after another write of `a`.
+    overtaken: AtomicUsize,
 }
 
 impl Flaky {
@@ -81,6 +84,11 @@ impl Store for Flaky {
 
     fn txn(&self, txn: Txn) -> BoxFuture<'_, Result<TxnOutcome, StoreError>> {
         Box::pin(async move {
+            let left = self.overtaken.load(Ordering::SeqCst);
+            if left > 0 {
+                self.overtaken.store(left - 1, Ordering::SeqCst);
+                put(&self.inner, "a", 0).await;
+            }
             let outcome = self.inner.txn(txn).await?;
             let lost = StoreError::Unavailable("the answer is lost".into());
             if self.mute.load(Ordering::SeqCst) { Err(lost) } else { Ok(outcome) }
@@ -114,6 +122,7 @@ async fn flaky() -> (Arc<Flaky>, Arc<Engine>, Watch) {
         open: watch::Sender::new(true),
         unreadable: AtomicBool::new(false),
         mute: AtomicBool::new(false),
+        overtaken: AtomicUsize::new(0),
     });
     put(&*store, "a", 0).await; // 2
     put(&*store, "b", 0).await; // 3
@@ -225,6 +234,26 @@ async fn a_creation_with_a_lost_answer_is_found_by_its_uid() {
 }
 
 #[tokio::test]
+async fn writes_are_tried_until_none_is_faster() {
+    use super::read_your_writes::write;
+    let (store, engine, _watch) = flaky().await;
+    let patch = |m| write(Verb::Patch, "a", "application/merge-patch+json", json!({"data": {"m": m}}));
+    let in_time = || Deadline::after(Duration::from_secs(60));
+    store.overtaken.store(100, Ordering::SeqCst);
+    let patched = engine.handle(ApiRequest { deadline: in_time(), ..patch("1") }).await;
+    assert_eq!((patched.code, store.overtaken.load(Ordering::SeqCst)), (200, 0));
+    store.overtaken.store(usize::MAX, Ordering::SeqCst);
+    let deadline = Deadline::after(Duration::from_millis(100));
+    assert_eq!(engine.handle(ApiRequest { deadline, ..patch("2") }).await.code, 504);
+    // What has no deadline is not tried for ever.
+    assert_eq!(engine.handle(patch("3")).await.code, 409);
+    store.overtaken.store(100, Ordering::SeqCst);
+    let delete = write(Verb::Delete, "a", "application/json", json!({}));
+    let deleted = engine.handle(ApiRequest { deadline: in_time(), ..delete }).await;
+    assert_eq!((deleted.code, store.overtaken.load(Ordering::SeqCst)), (200, 0));
+}
+
+#[tokio::test]
 async fn no_watch_begins_within_lost_history() {
     let (store, engine, mut before) = flaky().await;
     store.go_away().await;
@@ -297,6 +326,24 @@ async fn a_registration_that_fails_changes_nothing() {
     let others = ApiRequest { group: "example.com".into(), resource: "nodes".into(), ..request() };
     let bytes = engine.handle(others).await.body.into_bytes().unwrap();
     assert_eq!(names(&serde_json::from_slice(&bytes).unwrap()), ["a"]);
+}
+
+#[tokio::test]
+async fn what_others_write_to_the_store_takes_the_shape_of_the_definition() {
+    let (store, engine, _watch) = flaky().await;
+    let mut def = config_maps();
+    (def.group, def.storage_prefix) = ("example.com".into(), "example.com/configmaps".into());
+    def.hooks = Arc::new(Words);
+    let resource = def.group_resource();
+    let key = "/registry/example.com/configmaps/x/new".into();
+    engine.register(vec![def]).await.unwrap();
+    let value = json!({"apiVersion": "example.com/v1", "kind": "ConfigMap",
+        "metadata": {"name": "new", "namespace": "x"}, "data": {"n": "0"}});
+    commit(&*store, Op::Put { key, value: storage::encode(&value), lease: None }).await;
+    let list = ApiRequest::own(Verb::List, resource, "v1", "");
+    let bytes = engine.handle(list).await.body.into_bytes().unwrap();
+    let list: Value = serde_json::from_slice(&bytes).unwrap();
+    assert_eq!(list["items"][0]["data"]["n"], "zero");
 }
 
 #[tokio::test]

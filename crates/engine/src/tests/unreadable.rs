@@ -9,6 +9,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 struct Sealed {
     inner: MemoryStore,
     has_key: Arc<AtomicBool>,
+    /// Whether other programs may write to it.
+    shared: bool,
 }
 
 fn refused(key: &str) -> StoreError {
@@ -47,7 +49,11 @@ impl Store for Sealed {
         })
     }
 
-    kaji_store::delegate_store!(inner: txn, revision, current_revision_hint, request_progress);
+    fn current_revision_hint(&self) -> Option<Revision> {
+        self.inner.current_revision_hint().filter(|_| !self.shared)
+    }
+
+    kaji_store::delegate_store!(inner: txn, revision, request_progress);
     kaji_store::delegate_store!(inner: grant_lease, keep_alive, revoke, compact, compacted, close);
 }
 
@@ -67,7 +73,7 @@ async fn put_node(store: &dyn Store, name: &str) -> Revision {
 
 async fn sealed() -> (Arc<Sealed>, Arc<Engine>) {
     let has_key = Arc::new(AtomicBool::new(false));
-    let store = Arc::new(Sealed { inner: MemoryStore::new().unwrap(), has_key });
+    let store = Arc::new(Sealed { inner: MemoryStore::new().unwrap(), has_key, shared: false });
     put_config_map(&*store, "a", "0").await; // 2
     let options = EngineOptions { read_wait: Duration::from_secs(20), ..options() };
     let engine = Engine::open(store.clone(), options).await.unwrap();
@@ -141,6 +147,66 @@ async fn nothing_is_missing_once_the_key_is_there() {
     let mut watch = watch(&engine, 5).await;
     put_config_map(&*store, "d", "sealed").await; // 6
     assert_eq!(watch.short().await, "ADDED d@6 n=sealed");
+}
+
+/// A store that other programs write to, with a value of this text under a key of a config map.
+async fn shared(text: &str) -> (Arc<Sealed>, Arc<Engine>) {
+    let store = Sealed { inner: MemoryStore::new().unwrap(), has_key: Arc::default(), shared: true };
+    let store = Arc::new(store);
+    put_text(&*store, "b", text).await; // 2
+    put_config_map(&*store, "c", "0").await; // 3
+    put_node(&*store, "n").await; // 4
+    let options = EngineOptions { read_wait: Duration::from_secs(20), ..options() };
+    (store.clone(), Engine::open(store, options).await.unwrap())
+}
+
+async fn put_text(store: &dyn Store, name: &str, text: &str) -> Revision {
+    let (key, value) = (format!("/registry/core/configmaps/x/{name}"), text.to_owned().into());
+    commit(store, Op::Put { key, value, lease: None }).await
+}
+
+#[tokio::test]
+async fn starts_without_what_cannot_be_read_unless_it_is_required() {
+    let (store, engine) = shared("sealed").await;
+    let failed = engine.register(vec![config_maps(), nodes()]).await.unwrap_err();
+    assert_eq!(failed.to_string(), format!("store: {}", refused("/registry/core/configmaps/x/b")));
+    engine.register(vec![config_maps().optional_to_start(), nodes()]).await.unwrap();
+    assert_eq!(list(&engine, "nodes").await, "200 n");
+    assert_eq!(list(&engine, "configmaps").await, REFUSED);
+    let resource = GroupResource::new("", "configmaps");
+    assert!(kaji_resource::ObjectReader::readable(&*engine, &resource).is_err());
+    store.has_key.store(true, Ordering::SeqCst);
+    put_text(&*store, "b", r#"{"metadata":{"name":"b","namespace":"x"},"data":{"n":"1"}}"#).await; // 5
+    assert_eq!(recovered(&engine).await, "200 x/b x/c");
+    assert!(kaji_resource::ObjectReader::readable(&*engine, &resource).is_ok());
+    let mut watch = watch(&engine, 5).await;
+    put_config_map(&*store, "d", "0").await; // 6
+    assert_eq!(watch.short().await, "ADDED d@6 n=0");
+}
+
+/// What depends on an object must not take one that is damaged for one that is gone.
+#[tokio::test]
+async fn an_object_that_is_no_json_is_not_taken_for_absent() {
+    for text in ["garbage", "{\"metadata\":{\"name\":\"b\"}} x", "", "{"] {
+        let (store, engine) = shared(text).await;
+        engine.register(vec![config_maps().optional_to_start(), nodes()]).await.unwrap();
+        let damaged = "500 Internal error occurred: store is corrupt: the value of \"/registry/core/configmaps/x/b\" cannot be decoded: ";
+        let answer = list(&engine, "configmaps").await;
+        assert!(answer.starts_with(damaged), "{text}: {answer}");
+        assert_eq!(list(&engine, "nodes").await, "200 n");
+        put_config_map(&*store, "b", "0").await;
+        assert_eq!(recovered(&engine).await, "200 x/b x/c");
+        // The same, written later.
+        put_text(&*store, "b", text).await;
+        let last = put_node(&*store, "m").await;
+        engine.wait_applied(last).await;
+        let answer = list(&engine, "configmaps").await;
+        assert!(answer.starts_with(damaged), "{text}: {answer}");
+        assert_eq!(list(&engine, "nodes").await, "200 m n");
+        let key = "/registry/core/configmaps/x/b".to_owned();
+        commit(&*store, Op::Delete { key }).await;
+        assert_eq!(recovered(&engine).await, "200 x/c");
+    }
 }
 
 #[tokio::test]

@@ -51,6 +51,9 @@ async fn run(op: &Op<'_>, req: &ApiRequest) -> Result<(u16, Value), Status> {
         let attributes = op.attributes(&name, operation, Some(&mut body), None);
         let mut attributes = Attributes { kind: &kind, ..attributes };
         admission::admit(&op.plugins(), &mut attributes).await?;
+        if let Some(body) = attributes.object.as_deref_mut() {
+            prepare(op, &kind, parent.as_ref(), body)?;
+        }
         admission::validate(&op.plugins(), &attributes).await?;
     }
     let options = body.get("deleteOptions").filter(|v| v.is_object()).map(parse_delete);
@@ -69,6 +72,23 @@ async fn run(op: &Op<'_>, req: &ApiRequest) -> Result<(u16, Value), Status> {
     }
     op.deadline.check()?;
     answer.await
+}
+
+/// Lets hooks complete the body, which gets the form in which Go writes it.
+fn prepare(
+    op: &Op<'_>,
+    kind: &GroupVersionKind,
+    parent: Option<&Value>,
+    body: &mut Value,
+) -> Result<(), Status> {
+    op.target.res.def.hooks.calls().prepare_call(&op.ctx(op.target.name), parent, body)?;
+    if op.target.sub.is_some()
+        && body.is_object()
+        && let Some(schema) = types::for_gvk(&kind.group, &kind.version, &kind.kind)
+    {
+        decode::canonicalize(&schema, body);
+    }
+    Ok(())
 }
 
 /// The decoded body, null without one.

@@ -17,6 +17,7 @@ use crate::{
 };
 use kaji_meta::{GroupVersion, GroupVersionKind, Status};
 use kaji_resource::{Carries, ConnectRequest, Connection, SubresourceKind, Verb};
+use kaji_schema::{Format, Property, Props, Schema, SchemaRef, Type};
 use serde_json::{Map, Value};
 use std::sync::Arc;
 
@@ -87,6 +88,60 @@ const CONNECT_FIELDS: &[(&str, Shape)] = &[
     ("path", Shape::Text),
 ];
 
+const TYPES: [&str; 6] = [
+    "io.k8s.api.core.v1.NodeProxyOptions",
+    "io.k8s.api.core.v1.PodAttachOptions",
+    "io.k8s.api.core.v1.PodExecOptions",
+    "io.k8s.api.core.v1.PodPortForwardOptions",
+    "io.k8s.api.core.v1.PodProxyOptions",
+    "io.k8s.api.core.v1.ServiceProxyOptions",
+];
+
+/// The fields of one kind of options; none for a kind that is something else.
+fn fields(kind: &GroupVersionKind) -> impl Iterator<Item = &'static (&'static str, Shape)> {
+    let core = kind.group.is_empty() && kind.version == "v1";
+    let kind = if core { kind.kind.as_str() } else { "" };
+    let (container, ports, path) = match kind {
+        "PodExecOptions" | "PodAttachOptions" => (true, false, false),
+        "PodPortForwardOptions" => (false, true, false),
+        "NodeProxyOptions" | "PodProxyOptions" | "ServiceProxyOptions" => (false, false, true),
+        _ => (false, false, false),
+    };
+    let command = kind == "PodExecOptions";
+    CONNECT_FIELDS.iter().filter(move |(name, _)| match *name {
+        "command" => command,
+        "ports" => ports,
+        "path" => path,
+        _ => container,
+    })
+}
+
+/// Takes options that admission has changed as Go decodes them: the unknown fields, which are removed. `None` for a kind that
+/// is no options of a stream.
+pub(crate) fn conform(kind: &GroupVersionKind, options: &mut Value) -> Option<Result<Vec<String>, String>> {
+    let scalar = |ty, format| SchemaRef::owned(Schema { format, ..Schema::of(ty) });
+    let list = |items| SchemaRef::owned(Schema { items: Some(items), ..Schema::of(Type::Array) });
+    let text = || scalar(Type::String, Format::None);
+    let mut known: Vec<Property> = fields(kind)
+        .map(|(name, shape)| {
+            let schema = match shape {
+                Shape::Flag => scalar(Type::Boolean, Format::None),
+                Shape::Text => text(),
+                Shape::Texts => list(text()),
+                Shape::Numbers => list(scalar(Type::Integer, Format::Int32)),
+            };
+            Property::new(*name, schema)
+        })
+        .collect();
+    if known.is_empty() {
+        return None;
+    }
+    known.extend(["apiVersion", "kind"].map(|name| Property::new(name, text())));
+    let name = TYPES.iter().copied().find(|name| name.ends_with(&*kind.kind));
+    let schema = Schema { properties: Some(Props::new(known)), name, ..Schema::of(Type::Object) };
+    Some(kaji_schema::decode::conform(&schema, options))
+}
+
 /// The options of a stream as an object, from the query, as Go converts it.
 ///
 /// # Errors
@@ -100,16 +155,7 @@ fn connect_options(kind: &GroupVersionKind, req: &ApiRequest) -> Result<Value, S
         "" => String::new(),
         rest => format!("/{}", rest.trim_start_matches('/')),
     };
-    for (name, shape) in CONNECT_FIELDS {
-        let fits = match *name {
-            "command" => kind.kind == "PodExecOptions",
-            "ports" => kind.kind == "PodPortForwardOptions",
-            "path" => kind.kind.ends_with("ProxyOptions"),
-            _ => matches!(&*kind.kind, "PodExecOptions" | "PodAttachOptions"),
-        };
-        if !fits {
-            continue;
-        }
+    for (name, shape) in fields(kind) {
         let texts: Vec<&str> = match *name {
             // Of proxies it is the rest of the request's own path, whatever a parameter says.
             "path" => vec![&rest],
@@ -154,6 +200,7 @@ fn numbers(texts: &[&str]) -> Result<Value, Status> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use serde_json::json;
 
     fn options(kind: &str, subpath: &str, query: &str) -> String {
         let query = crate::tests::pairs(query);
@@ -162,6 +209,33 @@ mod tests {
             Ok(options) => options.to_string(),
             Err(status) => status.message,
         }
+    }
+
+    #[test]
+    fn changed_options_are_decoded() {
+        let conformed = |kind, mut options: Value| {
+            let unknown = conform(&GroupVersionKind::new("", "v1", kind), &mut options);
+            format!("{options} {unknown:?}")
+        };
+        let seen = [
+            conformed(
+                "PodExecOptions",
+                json!({"kind": "PodExecOptions", "command": ["ls"], "tty": true, "foo": 1}),
+            ),
+            conformed("PodAttachOptions", json!({"command": ["ls"], "container": "c"})),
+            conformed("PodPortForwardOptions", json!({"ports": [80]})),
+            conformed("NodeProxyOptions", json!({"path": "/a", "ports": [80]})),
+            conformed("PodExecOptions", json!({"command": "ls"})),
+            conformed("Pod", json!({"path": 1})),
+        ];
+        expect_test::expect![[r#"
+            {"command":["ls"],"kind":"PodExecOptions","tty":true} Some(Ok(["foo"]))
+            {"container":"c"} Some(Ok(["command"]))
+            {"ports":[80]} Some(Ok([]))
+            {"path":"/a"} Some(Ok(["ports"]))
+            {"command":"ls"} Some(Err("json: cannot unmarshal string into Go struct field PodExecOptions.command of type []string"))
+            {"path":1} None"#]]
+        .assert_eq(&seen.join("\n"));
     }
 
     /// As Go writes them: nothing that is empty, but for the one field that always is there.

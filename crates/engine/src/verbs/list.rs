@@ -4,15 +4,16 @@
 //! going on inconsistently).
 
 use crate::{
-    cache::{Filter, Objects, Snapshot},
+    cache::{CacheSnapshot, Filter, Objects},
     continue_token::Continue,
     conversion::{Page, Selection},
     encode::{self, Include, View},
-    engine::{Engine, store_status},
+    engine::Engine,
     list_options::{self, ListOptions, Match, Rv},
     registry::Resource,
     request::{ApiRequest, Form},
     response::ApiResponse,
+    store_error::store_status,
     trace,
 };
 use kaji_meta::Status;
@@ -37,7 +38,7 @@ struct Collected {
     revision: Revision,
     page: Page,
     /// Where it is from, unless from the store's history.
-    snapshot: Option<Snapshot>,
+    snapshot: Option<CacheSnapshot>,
 }
 
 /// Serves a list.
@@ -120,7 +121,7 @@ fn exact_revision(options: &ListOptions, from: Option<&Continue>) -> Option<Revi
     }
 }
 
-/// Takes what a query wants out of a state.
+/// Takes what a query asks for out of a state.
 fn collect(objects: &Objects, query: &Query<'_>) -> Page {
     let mut page = Page::default();
     if let Some(key) = &query.single {

@@ -165,7 +165,11 @@ impl Patch {
         // Shown in messages; the object is not kept for the case that it is needed.
         let before = (self.kind != Kind::Strategic && self.directive == Directive::Strict)
             .then(|| self.shown(want, &new));
-        let unknown = decode::conform(want, &mut new).map_err(|e| self.invalid(want, &before, &new, e))?;
+        let unknown = match self.kind {
+            Kind::Strategic => decode::restore(want, &mut new),
+            _ => decode::conform(want, &mut new),
+        };
+        let unknown = unknown.map_err(|e| self.invalid(want, &before, &new, e))?;
         let (strict, warnings) = (self.strict.clone(), self.strict.clone());
         // Upstream lists what is wrong with the patch before what is wrong with its outcome.
         decode::apply_directive(strict, warnings, unknown, self.directive, &mut |w| op.output.warn(w))
@@ -346,7 +350,13 @@ fn applied(op: &Op<'_>, patch: &Patch, state: Option<&State>) -> Result<UpdatedO
     let Some(mut new) = manage::apply(op, &live, patch.config())? else {
         return Ok(UpdatedObject::Unchanged);
     };
-    decode::conform(&op.target.want(), &mut new).map_err(Status::bad_request)?;
+    let want = op.target.want();
+    // Not JSON any more: upstream fills the typed object from the merged tree, as after a strategic merge patch.
+    match want.custom() {
+        true => decode::conform(&want, &mut new).map_err(Status::bad_request)?,
+        false => decode::restore(&want, &mut new)
+            .map_err(|reason| kaji_schema::managed::not_of_type(patch.config(), &reason))?,
+    };
     op.default_applied(&mut new)?;
     metadata::match_namespace(op, &mut new)?;
     metadata::match_name(&new, op.target.name)?;

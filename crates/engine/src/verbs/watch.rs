@@ -12,7 +12,6 @@ mod frames;
 mod source;
 
 use crate::{
-    cache::Cache,
     conversion::{Batch, EventStage},
     encode::{Include, SEPARATE_OBJECTS, View, error_event, protobuf},
     engine::Engine,
@@ -71,7 +70,6 @@ pub(crate) async fn watch(
         Ok(_) if outdated(engine, res) => stream::empty().boxed(),
         Err(status) => stream::iter([error_event(binary, &status)]).boxed(),
         Ok(source) => Box::pin(Watching {
-            cache: res.cache.clone(),
             source,
             stage,
             frames: Frames::new(separate),
@@ -110,7 +108,7 @@ fn outdated(engine: &Engine, res: &Arc<Resource>) -> bool {
 }
 
 /// 406: none of the forms that have event framing.
-pub(crate) fn not_acceptable() -> Status {
+fn not_acceptable() -> Status {
     Status::not_acceptable(
         "only the following media types are accepted: application/json;stream=watch, application/vnd.kubernetes.protobuf;stream=watch",
     )
@@ -118,7 +116,6 @@ pub(crate) fn not_acceptable() -> Status {
 
 /// The stream of a watch.
 struct Watching {
-    cache: Arc<Cache>,
     source: Source,
     stage: EventStage,
     view: View,
@@ -164,7 +161,6 @@ impl Watching {
     fn encode(&mut self, batch: Batch) {
         match batch {
             Batch::Initial(entries) => {
-                self.cache.count_sent(entries.len());
                 for entry in entries {
                     let frame = self.view.added(&entry, self.headers);
                     if !self.send(0, frame) {
@@ -173,7 +169,6 @@ impl Watching {
                 }
             }
             Batch::Events(mut events) => {
-                self.cache.count_sent(events.len());
                 for event in events.drain(..) {
                     let frame = self.view.event(&event, self.headers);
                     if !self.send(event.revision(), frame) {

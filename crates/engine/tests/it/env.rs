@@ -284,6 +284,7 @@ pub fn widgets() -> ResourceDef {
         returns_deleted_object: false,
         garbage_collection: GarbageCollectionPolicy::DeleteDependents,
         writes_wait_for_caches: false,
+        required_to_start: true,
         acknowledged_when_stored: false,
         is_own_namespace: false,
         undiscovered_verbs: &[],

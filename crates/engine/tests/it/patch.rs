@@ -117,7 +117,7 @@ async fn rejects_invalid_patches() {
         json v1/configmaps/default/a {"op":"remove"}
             400 BadRequest: json: cannot unmarshal object into Go value of type jsonpatch.Patch
         strategic v1/configmaps/default/a {"data":{"k":1}}
-            422 Invalid:  "" is invalid: patch: Invalid value: "map[data:map[k:1]]": json: cannot unmarshal number into Go struct field ConfigMap.data of type string
+            422 Invalid:  "" is invalid: patch: Invalid value: "map[data:map[k:1]]": cannot convert int64 to string
         merge v1/configmaps/default/a?fieldValidation=Strict {"foo":1,"data":{"a":"1","a":"1"}}
             422 Invalid:  "" is invalid: patch: Invalid value: "{\"apiVersion\":\"v1\",\"data\":{\"a\":\"1\",\"k\":\"1\"},\"foo\":1,\"kind\":\"ConfigMap\",\"metadata\":{\"name\":\"a\",\"namespace\":\"default\",\"uid\":\"f893a2ee-fb32-455e-b1c1-8690ee42c90b\",\"resourceVersion\":\"3\",\"creationTimestamp\":\"2026-01-01T00:00:00Z\",\"managedFields\":[{\"manager\":\"tester\",\"operation\":\"Update\",\"apiVersion\":\"v1\",\"time\":\"2026-01-01T00:00:00Z\",\"fieldsType\":\"FieldsV1\",\"fieldsV1\":{\"f:data\":{\".\":{},\"f:k\":{}}}}]}}": strict decoding error: duplicate field "data.a", unknown field "foo"
         merge v1/configmaps/default/a?force=true {}

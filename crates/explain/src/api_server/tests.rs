@@ -16,10 +16,10 @@ fn client() -> kube::Client {
     kube::Client::new(answer, "default")
 }
 
-fn said<T>(answer: Result<T, Refusal>) -> String {
+fn said<T>(answer: Result<T, RequestError>) -> String {
     match answer {
         Ok(_) => "read".to_owned(),
-        Err(Refusal::Failed(text)) => text,
+        Err(RequestError::Failed(text)) => text,
         Err(refusal) => format!("{refusal:?}"),
     }
 }

@@ -1,10 +1,10 @@
 //! What changed in a namespace, or everywhere: what `kaji history` shows without an object.
 //!
 //! Invariants: each change is shown once, in the order in which they were made, also over failed requests; only so many states are kept as
-//! [`STATES`] says, and the fields of a change are shown only when the state before it is among them.
+//! [`STATES`] says (but for those that are asked for), and the fields of a change are shown only when the state before it is among them.
 
 use super::{PAGES, REVISIONS, Revision, changes, collection, short_time, summary, unreadable};
-use crate::{Api, ExplainError, Refusal, discovery::Discovery, table::align, table::plain};
+use crate::{Api, ExplainError, RequestError, discovery::Discovery, table::align, table::plain};
 use jiff::Timestamp;
 use kaji_meta::object::{arr_at, str_at};
 use kaji_runtime::client::escape;
@@ -27,9 +27,9 @@ pub struct RecentChange {
     /// The rest.
     #[serde(flatten)]
     pub revision: Revision,
-    /// The fields that changed, as far as the state before is known.
+    /// The fields that changed, as far as the state before is known; without a state the message.
     #[serde(skip)]
-    fields: String,
+    details: String,
 }
 
 /// The object of a change.
@@ -65,6 +65,8 @@ pub struct RecentChanges<'a> {
     /// Up to which revision everything was read.
     through: String,
     states: HashMap<ObjectOf, Value>,
+    /// Changes have the states that they made.
+    with_states: bool,
 }
 
 impl ObjectOf {
@@ -89,7 +91,6 @@ const HEADERS: [&str; 8] = ["NAMESPACE", "REVISION", "TIME", "CHANGE", "OBJECT",
 impl RecentChange {
     fn cells(&self) -> [String; 8] {
         let revision = &self.revision;
-        let details = if revision.state.is_none() { &revision.message } else { &self.fields };
         [
             self.object.namespace.clone(),
             revision.number(),
@@ -98,7 +99,7 @@ impl RecentChange {
             self.object.text(),
             revision.user().to_owned(),
             revision.asked(),
-            details.clone(),
+            self.details.clone(),
         ]
     }
 
@@ -125,23 +126,28 @@ pub fn recent_table(found: &[RecentChange], with_namespace: bool) -> String {
 }
 
 impl<'a> RecentChanges<'a> {
-    /// Of a namespace, or of everything if it is empty.
+    /// Of a namespace, or of everything if it is empty. Without their states changes are small.
     ///
     /// # Errors
     /// When the server keeps no history.
-    pub async fn open(api: &'a dyn Api, namespace: &str, since: Timestamp) -> Result<Self, ExplainError> {
+    pub async fn open(
+        api: &'a dyn Api,
+        namespace: &str,
+        since: Timestamp,
+        with_states: bool,
+    ) -> Result<Self, ExplainError> {
         if !Discovery::read(api).await?.has("history.kaji.dev", REVISIONS) {
             return Err(ExplainError::Unreadable(super::NO_HISTORY.into()));
         }
         let path = collection(namespace);
-        Ok(RecentChanges { api, path, since, through: String::new(), states: HashMap::new() })
+        Ok(RecentChanges { api, path, since, through: String::new(), states: HashMap::new(), with_states })
     }
 
     /// What changed since the last call, or since the time of the beginning.
     ///
     /// # Errors
     /// When it cannot be read; the next call goes on where this one came to.
-    async fn page(&mut self) -> Result<(Vec<RecentChange>, bool), Refusal> {
+    async fn page(&mut self) -> Result<(Vec<RecentChange>, bool), RequestError> {
         let mut path = format!("{}?sinceTime={}", self.path, escape(&self.since.to_string()));
         if !self.through.is_empty() {
             path += &format!("&continue={}", escape(&self.through));
@@ -153,19 +159,22 @@ impl<'a> RecentChanges<'a> {
     }
 
     fn change_of(&mut self, item: &Value) -> Option<RecentChange> {
-        let (object, revision) = (ObjectOf::of(item), Revision::of(item)?);
+        let (object, mut revision) = (ObjectOf::of(item), Revision::of(item)?);
         let before = self.states.remove(&object);
-        let fields = match (&before, &revision.state, revision.change.as_str()) {
+        let details = match (&before, &revision.state, revision.change.as_str()) {
             (Some(before), Some(state), "Modified") => summary(&changes(before, state)),
+            (_, None, _) => revision.message.clone(),
             _ => String::new(),
         };
-        if let Some(state) = revision.state.as_ref().filter(|_| revision.change != "Deleted") {
+        let state =
+            if self.with_states { revision.state.clone() } else { std::mem::take(&mut revision.state) };
+        if let Some(state) = state.filter(|_| revision.change != "Deleted") {
             if self.states.len() >= STATES {
                 self.states.clear();
             }
-            self.states.insert(object.clone(), state.clone());
+            self.states.insert(object.clone(), state);
         }
-        Some(RecentChange { object, revision, fields })
+        Some(RecentChange { object, revision, details })
     }
 
     /// All of it up to now.
@@ -203,7 +212,7 @@ impl<'a> RecentChanges<'a> {
                         continue;
                     }
                 }
-                Err(Refusal::Failed(text)) if has_answered => {
+                Err(RequestError::Failed(text)) if has_answered => {
                     if pause == PAUSE {
                         note(&format!("{text}; trying again"));
                     }

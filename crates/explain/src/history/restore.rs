@@ -6,7 +6,7 @@
 //! - A state with values that are not kept is not written.
 
 use super::{ObjectHistory, Revision, check_restorable, fields::FieldChange, unreadable};
-use crate::{ApiServer, ExplainError, Refusal, api::Api, history::changes, paths};
+use crate::{ApiServer, ExplainError, RequestError, api::Api, history::changes, paths};
 use http::Method;
 use kaji_meta::object;
 use serde_json::Value;
@@ -48,7 +48,7 @@ impl Restoration {
         check_restorable(state)?;
         let present = match server.get(&history.path).await {
             Ok(object) => Some(object),
-            Err(Refusal::NotFound(_)) => None,
+            Err(RequestError::NotFound(_)) => None,
             Err(other) => return Err(unreadable(other)),
         };
         if present.as_ref().and_then(object::deletion_timestamp).is_some() {

@@ -36,13 +36,7 @@ impl Directories {
         let path = if path.is_empty() { &b"."[..] } else { path };
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC | last;
         let resolve = ResolveFlags::IN_ROOT | ResolveFlags::NO_MAGICLINKS | ResolveFlags::NO_XDEV;
-        loop {
-            // The kernel asks for another attempt when a rename anywhere might have changed what `..` means.
-            match rustix::fs::openat2(&self.root, path, flags, Mode::empty(), resolve) {
-                Err(Errno::AGAIN | Errno::INTR) => {}
-                result => return result,
-            }
-        }
+        kaji_files::open_within(&self.root, path, flags, resolve)
     }
 
     /// A directory; missing ones are created, with the paths of those added to `created`.

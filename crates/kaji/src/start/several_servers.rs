@@ -1,13 +1,14 @@
 //! What a server over etcd does because there may be others: it shows itself in the endpoints of the `kubernetes` service and by
 //! its identity lease, compares the shared record of node ports with the services, and its caches with what is stored.
 //!
-//! Invariant: with the other stores there is one server, and nothing of this runs.
+//! Invariant: with the other stores there is one server, and nothing of this runs but what keeps the objects that every cluster has.
 
 use super::{Settings, control_loops::ControlLoopConfig};
 use crate::cluster::StartError;
 use kaji_builtins::Deps;
 use kaji_controlplane::{
-    server_identity::Identity, service_endpoints::ServerEndpoints, shared_ports::Allocation,
+    kept_objects::KeptObjects, server_identity::Identity, service_endpoints::ServerEndpoints,
+    shared_ports::Allocation,
 };
 use kaji_engine::Engine;
 use kaji_kubelet::hostname::node_name;
@@ -47,18 +48,19 @@ impl Settings {
 /// Starts the tasks; they return once `stop` turns true, and need the engine until then.
 pub(super) fn start(
     config: &ControlLoopConfig,
-    endpoints: Option<ServerEndpoints>,
+    (kept, endpoints): (KeptObjects, Option<ServerEndpoints>),
     allocation: Option<Arc<Allocation>>,
     address: SocketAddr,
     stop: &watch::Receiver<bool>,
 ) -> JoinSet<()> {
     let mut tasks = JoinSet::new();
     let engine = || Arc::downgrade(&config.stack.engine);
+    tasks.spawn(kept.run(engine(), stop.clone()));
     if let Some(endpoints) = endpoints {
         tasks.spawn(endpoints.run(engine(), stop.clone()));
-        let environment = &config.environment;
-        let (checks, clock) = (config.loop_metrics.cache_checks.clone(), environment.object_clock.clone());
+        let (checks, environment) = (config.loop_metrics.cache_checks.clone(), &config.environment);
         tasks.spawn(checks.run(engine(), environment.random.clone(), stop.clone()));
+        let clock = environment.object_clock.clone();
         let identity = Identity::new(node_name(), address.port(), &*environment.random, clock);
         tasks.spawn(identity.run(engine(), stop.clone()));
     }

@@ -215,3 +215,37 @@ async fn generations_collections_and_deleted_objects() {
     assert_eq!(left["items"].as_array().map(Vec::len), Some(0), "{left}");
     cluster.stop().await;
 }
+
+/// What every cluster has comes back within seconds.
+#[tokio::test]
+async fn objects_of_every_cluster_are_made_again() {
+    let cluster = TestCluster::start(0).await;
+    let api = Api(&cluster);
+    let all = [
+        ("/v1/services", "default"),
+        ("/v1/endpoints", "default"),
+        ("networking.k8s.io/v1/servicecidrs", ""),
+    ];
+    let mut uids = vec![];
+    for (resource, namespace) in all {
+        let path = format!("{resource}/kubernetes?namespace={namespace}");
+        uids.push((api.ok(Verb::Get, &path, Value::Null).await["metadata"]["uid"].clone(), path));
+    }
+    for (_, path) in &uids {
+        // The endpoints may have gone with their service.
+        api.raw(Verb::Delete, path, "", &Value::Null).await;
+    }
+    // Without its loop nothing removes the finalizer of the range.
+    let release = json!([{"op": "remove", "path": "/metadata/finalizers"}]);
+    api.raw(
+        Verb::Patch,
+        "networking.k8s.io/v1/servicecidrs/kubernetes",
+        "application/json-patch+json",
+        &release,
+    )
+    .await;
+    for ((resource, _), (uid, _)) in all.into_iter().zip(uids) {
+        api.until(resource, "kubernetes", |o| o.is_some_and(|o| o["metadata"]["uid"] != uid)).await;
+    }
+    cluster.stop().await;
+}

@@ -1,5 +1,6 @@
 //! Custom resources from definition to deletion, in a cluster without controllers.
 
+mod removed_versions;
 mod validation;
 
 use crate::common::{TestCluster, api::Api};
@@ -158,7 +159,7 @@ async fn watch(api: &Api<'_>, path: &str) -> Events {
     }
 }
 
-/// What a watch tells until it has told of an object of this name, or ends.
+/// The events of a watch up to one of an object of this name, or to its end.
 async fn told(events: &mut Events, until: &str) -> String {
     let mut all = String::new();
     while !all.contains(&format!("\"name\":\"{until}\""))
@@ -352,6 +353,39 @@ async fn reports_unknown_and_duplicate_fields() {
             assert_eq!((&body["metadata"]["unknownMeta"], &body["other"]), (&Value::Null, &Value::Null));
         }
     }
+    cluster.stop().await;
+}
+
+/// What a creator says of a status is dropped, and what readers are shown then is its default, as after a restart.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn new_objects_have_the_default_status() {
+    let cluster = TestCluster::start(0).await;
+    let api = Api(&cluster);
+    let mut definition = ruled(json!({"type": "object"}));
+    let status = &mut definition["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"]["status"];
+    *status = json!({"type": "object", "default": {"observed": -1}, "properties": {
+        "observed": {"type": "integer"}, "ready": {"type": "integer", "default": 0}, "z": {"type": "string"}}});
+    api.ok(Verb::Create, CRDS, definition).await;
+    api.until(CRDS, "widgets.example.com", established).await;
+    let default = json!({"observed": -1, "ready": 0});
+    let new = |name: &str| widget("v1", name, json!({"spec": {}, "status": {"observed": 5}}));
+    let dry = api.ok(Verb::Create, &format!("{V1}?dryRun=All"), new("d")).await;
+    assert_eq!(dry["status"], Value::Null);
+    let created = api.ok(Verb::Create, V1, new("a")).await;
+    assert_eq!(created["status"], default);
+    let applied = format!("{V1}/b?fieldManager=m&fieldValidation=Ignore");
+    let body = new("b");
+    let answer = api.raw(Verb::Patch, &applied, "application/apply-patch+yaml", &body).await;
+    let answer: Value = serde_json::from_slice(&answer.body.into_bytes().unwrap()).unwrap();
+    assert_eq!(answer["status"], default, "{answer}");
+    for name in ["a", "b"] {
+        assert_eq!(api.ok(Verb::Get, &format!("{V1}/{name}"), Value::Null).await["status"], default);
+    }
+    let listed = api.ok(Verb::List, V1, Value::Null).await;
+    assert!(listed["items"].as_array().unwrap().iter().all(|item| item["status"] == default), "{listed}");
+    let patch = json!([{"op": "add", "path": "/status/z", "value": "1"}]);
+    let patched = api.ok(Verb::Patch, &format!("{V1}/a/status"), patch).await;
+    assert_eq!(patched["status"], json!({"observed": -1, "ready": 0, "z": "1"}));
     cluster.stop().await;
 }
 

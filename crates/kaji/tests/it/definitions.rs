@@ -57,6 +57,36 @@ async fn names_are_had_by_one() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn built_in_resources_and_versions_are_not_taken_over() {
+    const SERVICES: &str = "apiregistration.k8s.io/v1/apiservices";
+    let cluster = TestCluster::start(0).await;
+    let api = Api(&cluster);
+    let before = api.ok(Verb::Get, &format!("{SERVICES}/v1.apps"), Value::Null).await;
+    for (group, plural, reason) in [
+        ("apiregistration.k8s.io", "apiservices", "OverlappingBuiltInResource"),
+        ("networking.k8s.io", "foos", "InstanceDeletionCompleted"),
+    ] {
+        let mut unapproved = definition(group, plural, json!({}));
+        unapproved["metadata"]["annotations"] =
+            json!({"api-approved.kubernetes.io": "unapproved, for a test"});
+        unapproved["metadata"]["finalizers"] = json!(["example.com/kept"]);
+        established(&api, unapproved).await;
+        let name = format!("{plural}.{group}");
+        api.ok(Verb::Delete, &format!("{CRDS}/{name}"), Value::Null).await;
+        until(&api, &name, "Terminating", &format!("False {reason}")).await;
+        let release = json!([{"op": "remove", "path": "/metadata/finalizers"}]);
+        api.ok(Verb::Patch, &format!("{CRDS}/{name}"), release).await;
+    }
+    // The built-in kind has its objects still, and no definition's kind is served beside it.
+    let after = api.ok(Verb::Get, &format!("{SERVICES}/v1.apps"), Value::Null).await;
+    assert_eq!((&after["metadata"]["uid"], &after["spec"]), (&before["metadata"]["uid"], &before["spec"]));
+    let registry = cluster.cluster.stack.engine.registry();
+    let mut custom = registry.iter().filter(|resource| resource.def.kind.starts_with("Kind"));
+    assert!(custom.all(|resource| resource.def.versions.iter().all(|version| !version.served)));
+    cluster.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn requires_approval_for_protected_groups() {
     let cluster = TestCluster::start(0).await;
     let api = Api(&cluster);

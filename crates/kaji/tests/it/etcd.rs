@@ -37,10 +37,15 @@ async fn server(etcd: &Etcd) -> TestCluster {
     TestCluster::start_in(tempfile::tempdir().unwrap(), 0, store(etcd, StorageMediaType::Json)).await
 }
 
+/// A client of etcd's own keys and values.
+pub async fn client(etcd: &Etcd) -> EtcdStore {
+    let options = EtcdOptions { compaction: None, ..EtcdOptions::new(endpoints(etcd), KeyMap::plain("")) };
+    EtcdStore::open(options).await.unwrap()
+}
+
 /// What etcd itself has.
 pub async fn raw(etcd: &Etcd, prefix: &str) -> Vec<(String, Vec<u8>)> {
-    let options = EtcdOptions { compaction: None, ..EtcdOptions::new(endpoints(etcd), KeyMap::plain("")) };
-    let kvs = EtcdStore::open(options).await.unwrap().range(Range::prefix(prefix)).await.unwrap().kvs;
+    let kvs = client(etcd).await.range(Range::prefix(prefix)).await.unwrap().kvs;
     kvs.into_iter().map(|kv| (kv.key.to_string(), kv.value.to_vec())).collect()
 }
 

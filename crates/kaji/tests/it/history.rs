@@ -341,6 +341,13 @@ async fn what_changed_in_a_namespace_is_listed_for_users_that_may_get_the_object
     let since = ok(&cluster, &admin(), &format!("{path}?sinceTime={time}"), Value::Null).await;
     assert_eq!(object_lines(&since), "Created configmaps/n by admin");
     let one = "fieldSelector=object.resource%3Dconfigmaps%2Cobject.name%3Dm";
+    // Terms that contradict those that name the object.
+    for (terms, lines) in
+        [("%2Cobject.group%21%3Dapps", 2), ("%2Cobject.name%21%3Dm", 0), ("%2Cobject.group%21%3D", 0)]
+    {
+        let found = ok(&cluster, &admin(), &format!("{path}?{one}{terms}"), Value::Null).await;
+        assert_eq!(object_lines(&found).lines().count(), lines, "{terms}");
+    }
     for wrong in ["sinceTime=yesterday".to_owned(), "continue=x".into(), format!("{one}&sinceTime={time}")] {
         assert_eq!(ask(&cluster, &admin(), &format!("{path}?{wrong}"), &Value::Null).await.0, 400, "{wrong}");
     }

@@ -8,11 +8,12 @@ use k8s_openapi::api::{
     storage::v1::StorageClass,
 };
 use kaji::{Cluster, Nodes, Options, StoreKind};
+use kaji_resource::Verb;
 use kube::{
     Api,
     api::{DeleteParams, Patch, PatchParams, PostParams, WatchEvent, WatchParams},
 };
-use serde_json::json;
+use serde_json::{Value, json};
 use std::{
     path::{Path, PathBuf},
     time::Duration,
@@ -52,6 +53,29 @@ async fn everything_is_there_again() {
         tokio::time::timeout(Duration::from_secs(30), events.try_next()).await.unwrap().unwrap().unwrap();
     assert!(matches!(event, WatchEvent::Modified(cm) if cm.data.as_ref().unwrap()["k"] == "2"));
     drop((events, maps, services));
+    cluster.stop().await;
+}
+
+/// What is public was split off the binding of discovery: where it is missing, it gets the restrictions of that one.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn restrictions_of_discovery_hold_for_what_was_split_off() {
+    const BINDINGS: &str = "rbac.authorization.k8s.io/v1/clusterrolebindings";
+    let (discovery, public) =
+        (format!("{BINDINGS}/system:discovery"), format!("{BINDINGS}/system:public-info-viewer"));
+    let cluster = TestCluster::start_in(tempfile::tempdir().unwrap(), 0, StoreKind::Disk).await;
+    let api = crate::common::api::Api(&cluster);
+    let subjects = json!([{"apiGroup": "rbac.authorization.k8s.io", "kind": "User", "name": "jane"}]);
+    let restrict = json!([{"op": "replace", "path": "/subjects", "value": subjects},
+        {"op": "replace", "path": "/metadata/annotations/rbac.authorization.kubernetes.io~1autoupdate", "value": "false"}]);
+    api.ok(Verb::Patch, &discovery, restrict).await;
+    api.ok(Verb::Delete, &public, Value::Null).await;
+    let cluster = TestCluster::start_in(cluster.stop().await, 0, StoreKind::Disk).await;
+    let api = crate::common::api::Api(&cluster);
+    let found = api.ok(Verb::Get, &public, Value::Null).await;
+    assert_eq!(
+        (&found["subjects"], &found["roleRef"]["name"]),
+        (&subjects, &json!("system:public-info-viewer"))
+    );
     cluster.stop().await;
 }
 
@@ -114,4 +138,25 @@ async fn an_existing_data_directory_is_closed_to_other_users() {
         let public = file.extension().is_some_and(|e| e == "crt" || e == "pub");
         assert!(public || mode(&file) == 0o600, "{file:?} {:o}", mode(&file));
     }
+}
+
+/// A second IP family is added to the default range; services of both families get their addresses then.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_default_range_gets_a_second_family() {
+    let ranges = |cidrs: &'static [&'static str]| {
+        move |options: &mut Options| options.service_cidrs = cidrs.iter().map(|c| (*c).to_owned()).collect()
+    };
+    let (one, two) = (&["10.97.0.0/24"][..], &["10.97.0.0/24", "fd00:10:97::/112"][..]);
+    let cluster =
+        TestCluster::start_over(tempfile::tempdir().unwrap(), 0, StoreKind::Disk, ranges(one)).await;
+    let dir = cluster.stop().await;
+    let cluster = TestCluster::start_over(dir, 0, StoreKind::Disk, ranges(two)).await;
+    let api = crate::common::api::Api(&cluster);
+    let range = api.ok(Verb::Get, "networking.k8s.io/v1/servicecidrs/kubernetes", Value::Null).await;
+    assert_eq!(range["spec"]["cidrs"], json!(two));
+    let service = json!({"apiVersion": "v1", "kind": "Service", "metadata": {"name": "both"},
+        "spec": {"ipFamilyPolicy": "RequireDualStack", "ports": [{"port": 80}]}});
+    let made = api.ok(Verb::Create, "/v1/services?namespace=default", service).await;
+    assert_eq!(made["spec"]["clusterIPs"].as_array().map(Vec::len), Some(2));
+    cluster.stop().await;
 }

@@ -278,7 +278,7 @@ async fn calls_webhooks_through_services() {
         (code, message.replace(&port.to_string(), "PORT").as_str()),
         (
             500,
-            "Internal error occurred: failed calling webhook \"no.example.com\": failed to call webhook: Post \"https://hooks.default.svc:PORT/no?timeout=10s\": services \"hooks\" not found"
+            "Internal error occurred: failed calling webhook \"no.example.com\": failed to call webhook: Post \"https://hooks.default.svc:PORT/no?timeout=10s\": service \"hooks\" not found"
         )
     );
     let service = json!({"apiVersion": "v1", "kind": "Service", "metadata": {"name": "hooks"},

@@ -1,6 +1,6 @@
 //! The service account of a pod, as a plug-in gets it with its request.
 //!
-//! Invariant: a plug-in learns of an account only what its configuration names: a token for its audience, and annotations.
+//! Invariant: a plug-in gets of an account only what its configuration names: a token for its audience, and annotations.
 
 use super::ProvideError;
 use super::config::TokenAttributes;

@@ -4,7 +4,7 @@
 
 use super::static_pods::StaticPods;
 use super::{Dispatcher, FullPod};
-use crate::pods::admission::{self, Refusal};
+use crate::pods::admission::{self, PodRejection};
 use crate::pods::context::NodeContext;
 use crate::pods::core::{Container, Pod};
 use crate::pods::model;
@@ -46,10 +46,10 @@ impl Dispatcher {
         };
         let error = devices.allocate(pod, &active, &affinity).await.err()?;
         let message = format!("Allocate failed due to {error}, which is unexpected");
-        Some(self.refused(pod, Refusal { reason: "UnexpectedAdmissionError".to_owned(), message }))
+        Some(self.refused(pod, PodRejection { reason: "UnexpectedAdmissionError".to_owned(), message }))
     }
 
-    fn refused(&self, pod: &Pod, refusal: Refusal) -> Ending {
+    fn refused(&self, pod: &Pod, refusal: PodRejection) -> Ending {
         admission::refused(&self.cx, pod, refusal)
     }
 }

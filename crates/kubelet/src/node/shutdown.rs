@@ -10,7 +10,7 @@ pub mod wire;
 
 use super::static_pods::StaticPods;
 use super::{BoundPods, DispatcherEvent, FullPod, MAX_EVENTS, reference};
-use crate::pods::admission::Refusal;
+use crate::pods::admission::PodRejection;
 use crate::pods::context::NodeContext;
 use crate::pods::core::Pod;
 use crate::pods::worker::Ending;
@@ -90,12 +90,12 @@ impl NodeShutdown {
     ///
     /// # Errors
     /// Reason and message of the refusal.
-    pub fn check(&self) -> Result<(), Refusal> {
+    pub fn check(&self) -> Result<(), PodRejection> {
         if !self.began() {
             return Ok(());
         }
         let message = "Pod was rejected as the node is shutting down.".to_owned();
-        Err(Refusal { reason: "NodeShutdown".to_owned(), message })
+        Err(PodRejection { reason: "NodeShutdown".to_owned(), message })
     }
 }
 

@@ -176,7 +176,7 @@ fn parse(
     tolerate_all(&mut value["spec"]);
     (manifests.complete)(&mut value).map_err(|error| format!("invalid pod: {error}"))?;
     value["status"] = json!({"phase": "Pending"});
-    let pod: Pod = serde_json::from_value(value).map_err(|e| e.to_string())?;
+    let pod: Pod = kaji_meta::json::from_value(&value).map_err(|e| e.to_string())?;
     match references::first(&pod) {
         Some(what) => Err(format!("static pods may not reference {what}")),
         None => Ok(pod),

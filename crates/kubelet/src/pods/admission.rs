@@ -12,7 +12,7 @@ use std::collections::BTreeMap;
 
 /// Why a pod is refused: `status.reason` and `status.message`.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Refusal {
+pub struct PodRejection {
     /// `OutOfcpu`, `NodeAffinity`, …
     pub reason: String,
     /// For people.
@@ -20,7 +20,7 @@ pub struct Refusal {
 }
 
 /// Counts a refusal, tells it by an event, and makes it the pod's end.
-pub fn refused(cx: &NodeContext, pod: &Pod, refusal: Refusal) -> Ending {
+pub fn refused(cx: &NodeContext, pod: &Pod, refusal: PodRejection) -> Ending {
     cx.metrics.count(&REJECTIONS, &[("reason", &refusal.reason)]);
     let event = EventRecord::warning(model::reference(pod), &refusal.reason, refusal.message.clone());
     cx.api.record(event);
@@ -80,7 +80,7 @@ pub fn pod_requests(pod: &Pod) -> BTreeMap<String, i64> {
 ///
 /// # Errors
 /// The refusal.
-pub fn admit(pod: &Pod, others: &[&Pod], node: &Node) -> Result<(), Refusal> {
+pub fn admit(pod: &Pod, others: &[&Pod], node: &Node) -> Result<(), PodRejection> {
     operating_system(pod)?;
     let mirror =
         pod.metadata.annotations.as_ref().is_some_and(|a| a.contains_key("kubernetes.io/config.mirror"));
@@ -97,7 +97,7 @@ pub fn admit(pod: &Pod, others: &[&Pod], node: &Node) -> Result<(), Refusal> {
 ///
 /// # Errors
 /// The refusal.
-pub fn under_pressure(pod: &Pod, conditions: &[&str]) -> Result<(), Refusal> {
+pub fn under_pressure(pod: &Pod, conditions: &[&str]) -> Result<(), PodRejection> {
     if conditions.is_empty() || model::is_critical(pod) {
         return Ok(());
     }
@@ -116,11 +116,11 @@ pub fn under_pressure(pod: &Pod, conditions: &[&str]) -> Result<(), Refusal> {
     refusal("Evicted", format!("The node had condition: [{}]. ", conditions.join(" ")))
 }
 
-fn refusal(reason: &str, message: impl Into<String>) -> Result<(), Refusal> {
-    Err(Refusal { reason: reason.to_owned(), message: message.into() })
+fn refusal(reason: &str, message: impl Into<String>) -> Result<(), PodRejection> {
+    Err(PodRejection { reason: reason.to_owned(), message: message.into() })
 }
 
-fn operating_system(pod: &Pod) -> Result<(), Refusal> {
+fn operating_system(pod: &Pod) -> Result<(), PodRejection> {
     let spec = model::spec(pod);
     let selector = spec.node_selector.as_ref().and_then(|s| s.get("kubernetes.io/os"));
     if selector.is_some_and(|os| os != "linux") {
@@ -136,7 +136,7 @@ fn operating_system(pod: &Pod) -> Result<(), Refusal> {
 }
 
 /// A pod that was bound past the scheduler may need what this node has not. Upstream's `declaredFeaturesAdmitHandler`.
-fn declared_features(pod: &Pod, declared: &[&str]) -> Result<(), Refusal> {
+fn declared_features(pod: &Pod, declared: &[&str]) -> Result<(), PodRejection> {
     let spec = model::spec(pod);
     let asks = FeatureRequests {
         restarts_all: model::all_containers_could_restart(pod),
@@ -151,7 +151,7 @@ fn declared_features(pod: &Pod, declared: &[&str]) -> Result<(), Refusal> {
     refusal("PodFeatureUnsupported", text)
 }
 
-fn fits(pod: &Pod, others: &[&Pod], node: &Node) -> Result<(), Refusal> {
+fn fits(pod: &Pod, others: &[&Pod], node: &Node) -> Result<(), PodRejection> {
     let allocatable = node.status.as_ref().and_then(|s| s.allocatable.as_ref());
     let allowed = |name: &str| {
         if name == "cpu" { model::milli(allocatable, name) } else { model::whole(allocatable, name) }
@@ -197,7 +197,7 @@ fn fits(pod: &Pod, others: &[&Pod], node: &Node) -> Result<(), Refusal> {
     Ok(())
 }
 
-fn affinity(pod: &Pod, node: &Node) -> Result<(), Refusal> {
+fn affinity(pod: &Pod, node: &Node) -> Result<(), PodRejection> {
     let failed = || {
         refusal(
             "NodeAffinity",
@@ -257,7 +257,7 @@ fn host_ports(pod: &Pod) -> Vec<(String, String, i32)> {
     ports.filter_map(of).collect()
 }
 
-fn ports(pod: &Pod, others: &[&Pod]) -> Result<(), Refusal> {
+fn ports(pod: &Pod, others: &[&Pod]) -> Result<(), PodRejection> {
     let asked = host_ports(pod);
     if asked.is_empty() {
         return Ok(());
@@ -294,7 +294,7 @@ fn tolerates(toleration: &Toleration, taint: &Taint) -> bool {
     }
 }
 
-fn taints(pod: &Pod, node: &Node) -> Result<(), Refusal> {
+fn taints(pod: &Pod, node: &Node) -> Result<(), PodRejection> {
     let taints = node.spec.as_ref().and_then(|s| s.taints.as_deref()).unwrap_or_default();
     let tolerations = model::spec(pod).tolerations.as_deref().unwrap_or_default();
     let untolerated = taints

@@ -2,7 +2,7 @@
 //!
 //! Pure. Invariant: only sysctls of namespaces are allowed, and none in a namespace that is the node's.
 
-use super::admission::Refusal;
+use super::admission::PodRejection;
 use super::core::Pod;
 use super::model;
 use std::collections::BTreeSet;
@@ -125,7 +125,7 @@ impl AllowedSysctls {
     ///
     /// # Errors
     /// The refusal.
-    pub fn check(&self, pod: &Pod) -> Result<(), Refusal> {
+    pub fn check(&self, pod: &Pod) -> Result<(), PodRejection> {
         let spec = model::spec(pod);
         let listed = spec.security_context.as_ref().and_then(|context| context.sysctls.as_ref());
         for sysctl in listed.into_iter().flatten() {
@@ -141,7 +141,7 @@ impl AllowedSysctls {
                 (true, false) => continue,
             };
             let message = format!("forbidden sysctl: {name:?} {why}");
-            return Err(Refusal { reason: "SysctlForbidden".to_owned(), message });
+            return Err(PodRejection { reason: "SysctlForbidden".to_owned(), message });
         }
         Ok(())
     }

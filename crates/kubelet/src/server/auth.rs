@@ -12,7 +12,9 @@
 use super::request::{self, ServerBody};
 use http::{Method, Response, StatusCode, request::Parts};
 use kaji_auth::{
-    authn::{Anonymous, Cache, Chain, Identity, Refusal, TokenAuthenticator, TokenChain, Verdict},
+    authn::{
+        Anonymous, AuthenticationError, Cache, Chain, Identity, TokenAuthenticator, TokenChain, Verdict,
+    },
     authz::{
         Attributes, Authorizer, Decision,
         config::{OnFailure, WebhookConfig},
@@ -297,12 +299,12 @@ impl TokenReviews {
             "spec": {"token": token},
         });
         let answer = self.client.create(&reviews("authentication.k8s.io", "tokenreviews"), &review).await;
-        let answer = answer.map_err(|e| Refusal(e.to_string()))?;
+        let answer = answer.map_err(|e| AuthenticationError(e.to_string()))?;
         let status = &answer["status"];
         if status["authenticated"] != true {
             return match status["error"].as_str().unwrap_or_default() {
                 "" => Ok(None),
-                error => Err(Refusal(error.to_owned())),
+                error => Err(AuthenticationError(error.to_owned())),
             };
         }
         let texts = |value: &Value| -> Vec<String> {

@@ -16,7 +16,7 @@ use http::{Method, Response, StatusCode, header};
 use http_body_util::{BodyExt, Empty};
 use kaji_containers::{AttachRequest, ExecRequest, RuntimeError};
 use kaji_streaming::{
-    Action, PodName, PortForwardPorts, Refusal, StreamOptions, Timeouts, Upgrade, UpgradeRequest,
+    Action, PodName, PortForwardPorts, StreamOptions, Timeouts, Upgrade, UpgradeRejection, UpgradeRequest,
 };
 use std::sync::Arc;
 use std::time::Duration;
@@ -73,7 +73,10 @@ pub(super) async fn handle(api: &NodeApi, request: KubeletRequest) -> Response<S
 }
 
 /// The response to a request for a session, which runs then.
-pub(crate) fn upgraded(request: &KubeletRequest, answer: Result<Upgrade, Refusal>) -> Response<ServerBody> {
+pub(crate) fn upgraded(
+    request: &KubeletRequest,
+    answer: Result<Upgrade, UpgradeRejection>,
+) -> Response<ServerBody> {
     match answer {
         Ok(Upgrade { response, session }) => {
             request.sessions.run(session);
@@ -83,8 +86,8 @@ pub(crate) fn upgraded(request: &KubeletRequest, answer: Result<Upgrade, Refusal
     }
 }
 
-pub(crate) fn refuse(refusal: Refusal) -> Response<ServerBody> {
-    let Refusal { code, headers, text } = refusal;
+pub(crate) fn refuse(refusal: UpgradeRejection) -> Response<ServerBody> {
+    let UpgradeRejection { code, headers, text } = refusal;
     let mut response = request::error(code, text);
     for (name, value) in headers {
         response.headers_mut().append(name, value);
@@ -96,23 +99,27 @@ pub(crate) fn upgrade_of(request: &KubeletRequest) -> UpgradeRequest<'_> {
     UpgradeRequest { method: &request.method, headers: &request.headers, upgrade: request.upgrade.as_ref() }
 }
 
-fn not_found(error: LookupError) -> Refusal {
-    Refusal::new(error.code(), error.to_string())
+fn not_found(error: LookupError) -> UpgradeRejection {
+    UpgradeRejection::new(error.code(), error.to_string())
 }
 
 /// An error of the runtime, as upstream answers with it.
-fn of_runtime(error: RuntimeError) -> Refusal {
+fn of_runtime(error: RuntimeError) -> UpgradeRejection {
     let code = if error.is_not_found() { StatusCode::NOT_FOUND } else { StatusCode::INTERNAL_SERVER_ERROR };
-    Refusal::new(code, error.to_string())
+    UpgradeRejection::new(code, error.to_string())
 }
 
 /// The pod, whatever its uid: exec and attach look for containers by the uid, and miss those.
-fn pod_of(api: &NodeApi, names: &Names) -> Result<Arc<Pod>, Refusal> {
+fn pod_of(api: &NodeApi, names: &Names) -> Result<Arc<Pod>, UpgradeRejection> {
     find_pod(&*api.pods, &names.namespace, &names.pod, None).map_err(not_found)
 }
 
 /// The id of a container that runs; `None` if there is none, or its pod has another uid.
-async fn running_container(api: &NodeApi, pod: &Pod, names: &Names) -> Result<Option<String>, Refusal> {
+async fn running_container(
+    api: &NodeApi,
+    pod: &Pod,
+    names: &Names,
+) -> Result<Option<String>, UpgradeRejection> {
     if names.uid.as_ref().is_some_and(|uid| uid != model::uid(pod)) {
         return Ok(None);
     }
@@ -125,13 +132,13 @@ async fn running_container(api: &NodeApi, pod: &Pod, names: &Names) -> Result<Op
 }
 
 /// The id of the container that a command is run in.
-async fn container_for_command(api: &NodeApi, names: &Names) -> Result<String, Refusal> {
+async fn container_for_command(api: &NodeApi, names: &Names) -> Result<String, UpgradeRejection> {
     let pod = pod_of(api, names)?;
     let found = running_container(api, &pod, names).await?;
     found.ok_or_else(|| not_found(LookupError::NoContainer(names.container.clone())))
 }
 
-async fn exec(api: &NodeApi, request: &KubeletRequest, names: &Names) -> Result<Upgrade, Refusal> {
+async fn exec(api: &NodeApi, request: &KubeletRequest, names: &Names) -> Result<Upgrade, UpgradeRejection> {
     let options = StreamOptions::of(&request.query)?;
     let container_id = container_for_command(api, names).await?;
     let command: Vec<String> = request.query.all("command").map(str::to_owned).collect();
@@ -143,7 +150,7 @@ async fn exec(api: &NodeApi, request: &KubeletRequest, names: &Names) -> Result<
     kaji_streaming::remote_command(upgrade_of(request), options, action, open, Timeouts::default())
 }
 
-async fn attach(api: &NodeApi, request: &KubeletRequest, names: &Names) -> Result<Upgrade, Refusal> {
+async fn attach(api: &NodeApi, request: &KubeletRequest, names: &Names) -> Result<Upgrade, UpgradeRejection> {
     let options = StreamOptions::of(&request.query)?;
     let pod = pod_of(api, names)?;
     let missing = || {
@@ -153,7 +160,7 @@ async fn attach(api: &NodeApi, request: &KubeletRequest, names: &Names) -> Resul
             model::name(&pod),
             model::namespace(&pod)
         );
-        Refusal::new(StatusCode::INTERNAL_SERVER_ERROR, text)
+        UpgradeRejection::new(StatusCode::INTERNAL_SERVER_ERROR, text)
     };
     let container_id = running_container(api, &pod, names).await?.ok_or_else(missing)?;
     let (container, _) = model::find_container(&pod, &names.container).ok_or_else(missing)?;
@@ -162,7 +169,7 @@ async fn attach(api: &NodeApi, request: &KubeletRequest, names: &Names) -> Resul
     let StreamOptions { stdin, stdout, stderr, tty } = options;
     if tty && stderr {
         let text = "rpc error: code = InvalidArgument desc = tty and stderr cannot both be true";
-        return Err(Refusal::new(StatusCode::INTERNAL_SERVER_ERROR, text));
+        return Err(UpgradeRejection::new(StatusCode::INTERNAL_SERVER_ERROR, text));
     }
     let runtime = api.cx.runtime.clone();
     let open =
@@ -170,7 +177,11 @@ async fn attach(api: &NodeApi, request: &KubeletRequest, names: &Names) -> Resul
     kaji_streaming::remote_command(upgrade_of(request), options, Action::Attach, open, Timeouts::default())
 }
 
-async fn port_forward(api: &NodeApi, request: &KubeletRequest, names: &Names) -> Result<Upgrade, Refusal> {
+async fn port_forward(
+    api: &NodeApi,
+    request: &KubeletRequest,
+    names: &Names,
+) -> Result<Upgrade, UpgradeRejection> {
     let ports = PortForwardPorts::of(&request.headers, &request.query)?;
     let pod = find_pod(&*api.pods, &names.namespace, &names.pod, names.uid.as_deref()).map_err(not_found)?;
     let sandbox = match lookup::ready_sandbox(&*api.cx.runtime, &pod).await {
@@ -178,7 +189,7 @@ async fn port_forward(api: &NodeApi, request: &KubeletRequest, names: &Names) ->
         Err(LookupError::Runtime(error)) => return Err(of_runtime(error)),
         Err(_) => {
             let text = format!("pod not found (\"{}_{}\")", model::name(&pod), model::namespace(&pod));
-            return Err(Refusal::new(StatusCode::INTERNAL_SERVER_ERROR, text));
+            return Err(UpgradeRejection::new(StatusCode::INTERNAL_SERVER_ERROR, text));
         }
     };
     let runtime = api.cx.runtime.clone();
@@ -195,11 +206,11 @@ async fn run(
     api: &NodeApi,
     request: &KubeletRequest,
     names: &Names,
-) -> Result<Response<ServerBody>, Refusal> {
+) -> Result<Response<ServerBody>, UpgradeRejection> {
     let container = container_for_command(api, names).await?;
     let command: Vec<String> = request.query.text("cmd").split(' ').map(str::to_owned).collect();
     let shown = command.join(" ");
-    let failed = |text: String| Refusal::new(StatusCode::INTERNAL_SERVER_ERROR, text);
+    let failed = |text: String| UpgradeRejection::new(StatusCode::INTERNAL_SERVER_ERROR, text);
     let result = api.cx.runtime.exec_sync(&container, command, Duration::ZERO).await;
     let output = result.map_err(|error| failed(error.to_string()))?;
     if output.exit_code != 0 {

@@ -24,7 +24,7 @@ use futures_util::stream;
 use http::{Method, Response, StatusCode};
 use kaji_containers::{Exit, Session};
 use kaji_runtime::objects::Service;
-use kaji_streaming::{Action, Refusal, StreamOptions, Timeouts, Upgrade};
+use kaji_streaming::{Action, StreamOptions, Timeouts, Upgrade, UpgradeRejection};
 use std::collections::BTreeMap;
 use std::io::Cursor;
 use std::net::IpAddr;
@@ -183,12 +183,12 @@ impl NodeApi {
         request::stream(TEXT, chunks)
     }
 
-    async fn exec(&self, request: &KubeletRequest) -> Result<Upgrade, Refusal> {
+    async fn exec(&self, request: &KubeletRequest) -> Result<Upgrade, UpgradeRejection> {
         let options = StreamOptions::of(&request.query)?;
         let segments = request.segments();
         let names = streams::names(segments.get(1..).unwrap_or_default(), true);
-        let names =
-            names.ok_or_else(|| Refusal::new(StatusCode::NOT_FOUND, "404: Page Not Found".to_owned()))?;
+        let names = names
+            .ok_or_else(|| UpgradeRejection::new(StatusCode::NOT_FOUND, "404: Page Not Found".to_owned()))?;
         let command: Vec<String> = request.query.all("command").map(str::to_owned).collect();
         let effect = self.evaluate(&names, &command).await?;
         let clock = self.pods.shared().clock.clone();
@@ -204,11 +204,11 @@ impl NodeApi {
     }
 
     /// What a command would do in a container that runs.
-    async fn evaluate(&self, names: &Names, command: &[String]) -> Result<Effect, Refusal> {
-        let failed = |text: String| Refusal::new(StatusCode::INTERNAL_SERVER_ERROR, text);
+    async fn evaluate(&self, names: &Names, command: &[String]) -> Result<Effect, UpgradeRejection> {
+        let failed = |text: String| UpgradeRejection::new(StatusCode::INTERNAL_SERVER_ERROR, text);
         let node = self.pods.find(&self.node, &names.namespace, &names.pod).await;
         let found = node.map_err(|error| failed(error.to_string()))?;
-        let missing = || Refusal::new(StatusCode::NOT_FOUND, "pod does not exist".to_owned());
+        let missing = || UpgradeRejection::new(StatusCode::NOT_FOUND, "pod does not exist".to_owned());
         let (pod, kept) = found.ok_or_else(missing)?;
         let other = names.uid.as_ref().is_some_and(|uid| uid != model::uid(&pod));
         let spec = model::find_container(&pod, &names.container).filter(|_| !other).map(|(c, _)| c);

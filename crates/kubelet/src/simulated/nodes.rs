@@ -241,7 +241,7 @@ fn status(place: &SimulatedNode, listener: Option<SocketAddr>, now: &str, boot: 
 mod tests {
     use super::*;
     use kaji_meta::random::SeededRandom;
-    use kaji_runtime::Snapshot;
+    use kaji_runtime::ObjectSnapshot;
 
     /// The reconciler, which knows that `sim-1` has no lease.
     fn nodes(fleet: Fleet, listeners: &Listeners) -> Nodes {
@@ -253,7 +253,7 @@ mod tests {
         let random = SeededRandom::new(1);
         let now = "2026-01-01T00:10:00Z".parse().unwrap();
         let cx = Cx { now, random: &random, failures: &[] };
-        let view = View::default().with(Snapshot::of(known));
+        let view = View::default().with(ObjectSnapshot::of(known));
         let plan = nodes(Fleet::numbered(2), listeners).reconcile(&view, &Key::new("", "sim-1"), &cx);
         plan.writes()
             .map(|w| match w {
@@ -308,7 +308,7 @@ mod tests {
         let node: Node = serde_json::from_value(node).unwrap();
         let random = SeededRandom::new(1);
         let cx = Cx { now: jiff::Timestamp::UNIX_EPOCH, random: &random, failures: &[] };
-        let view = View::default().with(Snapshot::of([node]));
+        let view = View::default().with(ObjectSnapshot::of([node]));
         let plan = nodes.reconcile(&view, &Key::new("", "sim-1"), &cx);
         let Some(Write::Patch { body, .. }) = plan.writes().next() else { panic!("no status") };
         assert!(body["status"].get("addresses").is_none() && body["status"].get("capacity").is_some());
@@ -319,7 +319,7 @@ mod tests {
         let random = SeededRandom::new(1);
         let cx = Cx { now: jiff::Timestamp::UNIX_EPOCH, random: &random, failures: &[] };
         for other in ["sim-3", "sim-0", "node-1", "sim-"] {
-            let view = View::default().with(Snapshot::<Node>::default());
+            let view = View::default().with(ObjectSnapshot::<Node>::default());
             assert!(
                 nodes(Fleet::numbered(2), &Listeners::default())
                     .reconcile(&view, &Key::new("", other), &cx)

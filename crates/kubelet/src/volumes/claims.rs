@@ -38,7 +38,7 @@ pub(super) async fn read<T: DeserializeOwned>(
     };
     match cx.sources.object(&target).await? {
         None => Ok(None),
-        Some(value) => serde_json::from_value(value).map(Some).map_err(|e| e.to_string()),
+        Some(value) => kaji_meta::json::from_value(&value).map(Some).map_err(|e| e.to_string()),
     }
 }
 

@@ -4,7 +4,8 @@
 //! Invariant: nothing outside the volume is opened or created, whatever links there are in it.
 
 use super::mounter::{Mounter, PATH_ONLY};
-use rustix::fs::{AtFlags, CWD, FileType, Mode, OFlags, ResolveFlags, fchmod, mkdirat, openat2, statat};
+use kaji_files::open_within;
+use rustix::fs::{AtFlags, CWD, FileType, Mode, OFlags, ResolveFlags, fchmod, mkdirat, statat};
 use std::io::Read;
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
@@ -16,7 +17,7 @@ const BENEATH: ResolveFlags = ResolveFlags::BENEATH.union(ResolveFlags::NO_MAGIC
 fn open(volume: &Path, sub: &str) -> Result<OwnedFd, String> {
     let shown = |e: rustix::io::Errno| format!("{sub}: {e}");
     let root = rustix::fs::openat(CWD, volume, PATH_ONLY, Mode::empty()).map_err(shown)?;
-    match openat2(&root, sub, PATH_ONLY, Mode::empty(), BENEATH) {
+    match open_within(&root, sub, PATH_ONLY, BENEATH) {
         Ok(found) => return Ok(found),
         Err(rustix::io::Errno::NOENT) => {}
         Err(error) => return Err(shown(error)),
@@ -25,14 +26,14 @@ fn open(volume: &Path, sub: &str) -> Result<OwnedFd, String> {
     let mut dir = root;
     for part in sub.split('/').filter(|p| !p.is_empty() && *p != ".") {
         let directory = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC | OFlags::NOFOLLOW;
-        let next = openat2(&dir, part, directory, Mode::empty(), BENEATH);
+        let next = open_within(&dir, part, directory, BENEATH);
         dir = match next {
             Ok(next) => next,
             Err(rustix::io::Errno::NOENT) => {
                 mkdirat(&dir, part, Mode::from_raw_mode(volume_mode)).map_err(shown)?;
                 // Creating is subject to the process's mask of permissions.
                 let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC | OFlags::NOFOLLOW;
-                let made = openat2(&dir, part, flags, Mode::empty(), BENEATH).map_err(shown)?;
+                let made = open_within(&dir, part, flags, BENEATH).map_err(shown)?;
                 fchmod(&made, Mode::from_raw_mode(volume_mode)).map_err(shown)?;
                 made
             }
@@ -51,7 +52,7 @@ pub(super) fn read(volume: &Path, path: &str, longest: u64) -> std::io::Result<S
     // Opening a pipe would wait for its writer.
     let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK;
     let inside = ResolveFlags::IN_ROOT | ResolveFlags::NO_MAGICLINKS;
-    let file = std::fs::File::from(openat2(&root, path, flags, Mode::empty(), inside)?);
+    let file = std::fs::File::from(open_within(&root, path, flags, inside)?);
     if !file.metadata()?.is_file() {
         return Err(std::io::Error::other("not a regular file"));
     }

@@ -64,7 +64,7 @@ fn client(api: Arc<Mutex<Api>>) -> Client {
     Client::new(kube::Client::new(service, "default"), "kubelet")
 }
 
-/// A registrar: what it says, and what it learns.
+/// A registrar: what it says, and what it gets.
 fn registrar(
     socket: &Path,
     info: PluginInfo,

@@ -2,7 +2,8 @@
 
 use super::{Malformed, Reader};
 use serde::de::{
-    self, DeserializeSeed, Deserializer, IntoDeserializer, MapAccess, SeqAccess, Unexpected, Visitor,
+    self, DeserializeOwned, DeserializeSeed, Deserializer, IntoDeserializer, MapAccess, SeqAccess,
+    Unexpected, Visitor,
     value::{MapAccessDeserializer, StrDeserializer, StringDeserializer},
 };
 use serde::{Deserialize, forward_to_deserialize_any};
@@ -11,7 +12,8 @@ use std::{borrow::Cow, fmt};
 /// Values nested deeper are refused, as `serde_json` refuses them.
 const MAX_DEPTH: u8 = 127;
 
-/// Decodes a whole document as `serde_json` does. A type is compiled for this reader alone: `serde_json` reads a failed
+/// Decodes a whole document as `serde_json` does, but for the members of structs that are `null`: they are absent, as to Go's
+/// decoder (Go's encoder writes `null` for an empty list or map that is not omitted). A type is compiled for this reader alone: `serde_json` reads a failed
 /// document once more for the place of a syntax error only.
 ///
 /// # Errors
@@ -22,6 +24,16 @@ pub fn from_slice<'a, T: Deserialize<'a>>(bytes: &'a [u8]) -> Result<T, serde_js
     let value =
         T::deserialize(Next { reader: &mut reader, depth: 0 }).map_err(|failed| failed.explain(text))?;
     if reader.peek().is_some() { Err(trailing(&reader).explain(text)) } else { Ok(value) }
+}
+
+/// The same of a document that was read already; for what is rare, for it is written and read again.
+///
+/// # Errors
+/// As [`from_slice`].
+pub fn from_value<T: DeserializeOwned>(value: &serde_json::Value) -> Result<T, serde_json::Error> {
+    let mut text = vec![];
+    super::write(&mut text, value);
+    from_slice(&text)
 }
 
 fn trailing(reader: &Reader<'_>) -> Failed {
@@ -83,8 +95,16 @@ impl<'r, 'a> Next<'r, 'a> {
         if self.depth >= MAX_DEPTH {
             Err(Failed("recursion limit exceeded".into()))
         } else {
-            Ok(Inside { reader: self.reader, depth: self.depth + 1 })
+            Ok(Inside { reader: self.reader, depth: self.depth + 1, skips_nulls: false })
         }
+    }
+
+    fn object<V: Visitor<'a>>(self, visitor: V, skips_nulls: bool) -> Result<V::Value, Failed> {
+        self.reader.take(b'{');
+        let mut inside = Inside { skips_nulls, ..self.deeper()? };
+        let value = visitor.visit_map(&mut inside)?;
+        inside.end_object()?;
+        Ok(value)
     }
 
     fn string<V: Visitor<'a>>(self, visitor: V) -> Result<V::Value, Failed> {
@@ -132,13 +152,7 @@ impl<'a> Deserializer<'a> for Next<'_, 'a> {
     fn deserialize_any<V: Visitor<'a>>(self, visitor: V) -> Result<V::Value, Failed> {
         match self.reader.peek() {
             Some(b'"') => self.string(visitor),
-            Some(b'{') => {
-                self.reader.take(b'{');
-                let mut inside = self.deeper()?;
-                let value = visitor.visit_map(&mut inside)?;
-                inside.end_object()?;
-                Ok(value)
-            }
+            Some(b'{') => self.object(visitor, false),
             Some(b'[') => {
                 self.reader.take(b'[');
                 let mut inside = self.deeper()?;
@@ -158,6 +172,18 @@ impl<'a> Deserializer<'a> for Next<'_, 'a> {
             };
         }
         visitor.visit_some(self)
+    }
+
+    fn deserialize_struct<V: Visitor<'a>>(
+        self,
+        _: &'static str,
+        _: &'static [&'static str],
+        visitor: V,
+    ) -> Result<V::Value, Failed> {
+        match self.reader.peek() {
+            Some(b'{') => self.object(visitor, true),
+            _ => self.deserialize_any(visitor),
+        }
     }
 
     fn deserialize_newtype_struct<V: Visitor<'a>>(
@@ -197,7 +223,7 @@ impl<'a> Deserializer<'a> for Next<'_, 'a> {
     forward_to_deserialize_any! {
         <V: Visitor<'a>>
         bool i8 i16 i32 i64 i128 u8 u16 u32 u64 u128 f32 f64 char str string bytes byte_buf unit unit_struct seq tuple
-        tuple_struct map struct identifier
+        tuple_struct map identifier
     }
 }
 
@@ -206,6 +232,8 @@ struct Inside<'r, 'a> {
     reader: &'r mut Reader<'a>,
     /// 0 once its end was read.
     depth: u8,
+    /// Whether members that are `null` are passed over.
+    skips_nulls: bool,
 }
 
 impl Inside<'_, '_> {
@@ -232,18 +260,26 @@ impl<'a> MapAccess<'a> for &mut Inside<'_, 'a> {
         if self.depth == 0 {
             return Ok(None);
         }
-        match self.reader.key()? {
-            None => {
+        loop {
+            let Some(key) = self.reader.key()? else {
                 self.depth = 0;
-                Ok(None)
+                return Ok(None);
+            };
+            if self.skips_nulls && self.reader.peek() == Some(b'n') {
+                match self.reader.value()? {
+                    "null" => continue,
+                    _ => return Err(self.reader.malformed().into()),
+                }
             }
-            Some(Cow::Borrowed(key)) => {
-                seed.deserialize(de::value::BorrowedStrDeserializer::new(key)).map(Some)
-            }
-            Some(Cow::Owned(key)) => {
-                let key: StringDeserializer<Failed> = key.into_deserializer();
-                seed.deserialize(key).map(Some)
-            }
+            return match key {
+                Cow::Borrowed(key) => {
+                    seed.deserialize(de::value::BorrowedStrDeserializer::new(key)).map(Some)
+                }
+                Cow::Owned(key) => {
+                    let key: StringDeserializer<Failed> = key.into_deserializer();
+                    seed.deserialize(key).map(Some)
+                }
+            };
         }
     }
 

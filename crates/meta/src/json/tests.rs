@@ -56,7 +56,6 @@ fn structs_are_read_as_serde_json_reads_them() {
         r#"{"name":"x"} {}"#,
         r#"{"letter":{"B":3}}"#,
         r#"{"letter":"C"}"#,
-        r#"{"list":null}"#,
         r#"{"name":"a","name":"b"}"#,
         r#"{"name":"x""#,
     ] {
@@ -64,6 +63,22 @@ fn structs_are_read_as_serde_json_reads_them() {
     }
     assert!(from_slice::<Value>("[".repeat(5000).as_bytes()).is_err());
     assert!(from_slice::<Value>(b"\"\xff\"").is_err());
+}
+
+/// As Go's decoder has it, of which `serde_json` knows nothing.
+#[test]
+fn a_null_member_of_a_struct_is_absent() {
+    let text = r#"{"name":null, "number": null,"real":null,"flag":null,"maybe":null,"list":[{"list":null},{}],"map":null,"raw":null}"#;
+    let list = vec![Some_::default(), Some_::default()];
+    assert_eq!(from_slice::<Some_>(text.as_bytes()).unwrap(), Some_ { list, ..Some_::default() });
+    // What is no member of a struct is what it is.
+    let raw = from_slice::<Some_>(br#"{"raw":{"a":null}}"#).unwrap().raw;
+    assert_eq!(raw, Some(Box::new(json!({"a": null}))));
+    for wrong in
+        [r#"{"list":[null]}"#, r#"{"map":{"k":null}}"#, r#"{"name":nul}"#, r#"{"name":nulls}"#, "null"]
+    {
+        assert!(from_slice::<Some_>(wrong.as_bytes()).is_err(), "{wrong}");
+    }
 }
 
 #[test]

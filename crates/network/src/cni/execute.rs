@@ -14,7 +14,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::process::{Child, Command};
 
 /// What a plug-in is given; an address may come from a server.
-const PATIENCE: Duration = Duration::from_secs(120);
+const PLUGIN_TIMEOUT: Duration = Duration::from_secs(120);
 /// The most bytes that a plug-in may print.
 const MOST: u64 = 1 << 20;
 
@@ -80,9 +80,9 @@ impl Caller<'_> {
         command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).kill_on_drop(true);
         let child = command.spawn().map_err(|error| failed(format!("{}: {error}", program.display())))?;
         let request = Value::Object(request).to_string();
-        let finished = tokio::time::timeout(PATIENCE, finish(child, request.as_bytes())).await;
+        let finished = tokio::time::timeout(PLUGIN_TIMEOUT, finish(child, request.as_bytes())).await;
         let (success, output, errors) = finished
-            .map_err(|_| failed(format!("it has not ended within {} seconds", PATIENCE.as_secs())))?
+            .map_err(|_| failed(format!("it has not ended within {} seconds", PLUGIN_TIMEOUT.as_secs())))?
             .map_err(|error| failed(error.to_string()))?;
         let printed = serde_json::from_slice::<Value>(&output);
         if !success {

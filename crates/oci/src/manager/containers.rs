@@ -428,7 +428,7 @@ fn log_path(sandbox: &PodSandboxConfig, config: &ContainerConfig) -> String {
 
 /// A directory of a mounted image; links in the image do not lead out of it.
 fn within(root: &Path, sub_path: &str) -> Result<PathBuf, RuntimeError> {
-    use rustix::fs::{CWD, Mode, OFlags, ResolveFlags, openat, openat2, readlink};
+    use rustix::fs::{CWD, Mode, OFlags, ResolveFlags, openat, readlink};
     if sub_path.is_empty() {
         return Ok(root.to_owned());
     }
@@ -437,7 +437,7 @@ fn within(root: &Path, sub_path: &str) -> Result<PathBuf, RuntimeError> {
     let directory = openat(CWD, root, OFlags::PATH | OFlags::CLOEXEC, Mode::empty()).map_err(failed)?;
     let flags = OFlags::PATH | OFlags::CLOEXEC | OFlags::DIRECTORY;
     let found =
-        openat2(directory, sub_path.trim_start_matches('/'), flags, Mode::empty(), ResolveFlags::IN_ROOT)
+        kaji_files::open_within(directory, sub_path.trim_start_matches('/'), flags, ResolveFlags::IN_ROOT)
             .map_err(failed)?;
     let link = format!("/proc/self/fd/{}", std::os::fd::AsRawFd::as_raw_fd(&found));
     let path = readlink(link, vec![]).map_err(failed)?;

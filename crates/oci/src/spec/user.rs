@@ -4,7 +4,7 @@
 
 use kaji_containers::{ContainerSecurity, ContainerUser, RuntimeError, SupplementalGroupsPolicy};
 use kaji_files::{MissingId, NamespaceIds};
-use rustix::fs::{CWD, Mode, OFlags, ResolveFlags, openat, openat2};
+use rustix::fs::{CWD, Mode, OFlags, ResolveFlags, openat};
 use std::fs::File;
 use std::io::Read;
 use std::path::Path;
@@ -121,7 +121,7 @@ fn read_in(rootfs: &Path, file: &str) -> String {
         let flags = OFlags::RDONLY | OFlags::CLOEXEC;
         let root = openat(CWD, rootfs, flags | OFlags::DIRECTORY, Mode::empty())?;
         // Non-blocking: the file could be a pipe.
-        let found = openat2(root, file, flags | OFlags::NONBLOCK, Mode::empty(), ResolveFlags::IN_ROOT)?;
+        let found = kaji_files::open_within(root, file, flags | OFlags::NONBLOCK, ResolveFlags::IN_ROOT)?;
         Ok(found.into())
     };
     let mut text = vec![];

@@ -56,7 +56,8 @@ fn volume(node: &Node, name: &str, path: &str) -> Mount {
 async fn root_in_the_pod_is_no_root_on_the_node() {
     let Some(node) = mapped_node().await else { return };
     let sandbox = node.runtime().run_pod_sandbox(pod(&node)).await.unwrap();
-    let text = "id -u; cat /proc/self/uid_map /proc/self/gid_map; hostname; touch /tmp/made /v/made; ls -ln / /v /etc; \
+    // One pipe, or the order of what goes to two is open.
+    let text = "exec 2>&1; id -u; cat /proc/self/uid_map /proc/self/gid_map; hostname; touch /tmp/made /v/made; ls -ln / /v /etc; \
                 unshare -m true && echo unshared; mount -t tmpfs x /tmp && echo mounted; head -1 /etc/hostname; \
                 echo x > /dev/shm/f && echo shared; echo x > /dev/null && echo devices; mkdir /proc/1/x; \
                 ls -l /proc/1/ns/user; echo end; exec sleep 1000";

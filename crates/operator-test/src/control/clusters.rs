@@ -4,7 +4,7 @@
 //! Invariants: names are unique, and those of DNS labels; directories are numbered, never named by a client. A fork begins with the objects, the
 //! certificates and the time of its source, which it never changes.
 
-use super::routes::Refusal;
+use super::routes::RequestRejection;
 use crate::{
     api::ApiError,
     cluster::{RunningCluster, StartCluster},
@@ -62,7 +62,7 @@ pub enum ControlError {
     Task(#[from] tokio::task::JoinError),
     /// What the client asks for.
     #[error("{0}")]
-    Request(Refusal),
+    Request(RequestRejection),
 }
 
 /// How a listener is reached.
@@ -328,7 +328,7 @@ async fn access(
 }
 
 fn refused(code: StatusCode, text: String) -> ControlError {
-    ControlError::Request(Refusal::new(code, &text))
+    ControlError::Request(RequestRejection::new(code, &text))
 }
 
 fn is_name(name: &str) -> bool {

@@ -39,29 +39,29 @@ const LONGEST_JUMP: f64 = 10.0 * 366.0 * 86_400.0;
 
 /// Why a request is refused.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Refusal {
+pub struct RequestRejection {
     /// The status code.
     pub code: StatusCode,
     text: String,
 }
 
-impl fmt::Display for Refusal {
+impl fmt::Display for RequestRejection {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.text)
     }
 }
 
-impl Refusal {
-    pub fn new(code: StatusCode, text: &str) -> Refusal {
-        Refusal { code, text: text.to_owned() }
+impl RequestRejection {
+    pub fn new(code: StatusCode, text: &str) -> RequestRejection {
+        RequestRejection { code, text: text.to_owned() }
     }
 
-    pub fn failed(error: impl fmt::Display) -> Refusal {
-        Refusal::new(StatusCode::INTERNAL_SERVER_ERROR, &error.to_string())
+    pub fn failed(error: impl fmt::Display) -> RequestRejection {
+        RequestRejection::new(StatusCode::INTERNAL_SERVER_ERROR, &error.to_string())
     }
 
-    fn invalid(error: impl fmt::Display) -> Refusal {
-        Refusal::new(StatusCode::UNPROCESSABLE_ENTITY, &error.to_string())
+    fn invalid(error: impl fmt::Display) -> RequestRejection {
+        RequestRejection::new(StatusCode::UNPROCESSABLE_ENTITY, &error.to_string())
     }
 
     pub fn response(&self) -> Response<Bytes> {
@@ -69,13 +69,13 @@ impl Refusal {
     }
 }
 
-impl From<ControlError> for Refusal {
-    fn from(error: ControlError) -> Refusal {
+impl From<ControlError> for RequestRejection {
+    fn from(error: ControlError) -> RequestRejection {
         match error {
             ControlError::Request(refusal) => refusal,
             // Of the cluster's API: an account that is not there, for the most part.
-            ControlError::Api(error) => Refusal::invalid(error),
-            other => Refusal::failed(other),
+            ControlError::Api(error) => RequestRejection::invalid(error),
+            other => RequestRejection::failed(other),
         }
     }
 }
@@ -115,7 +115,9 @@ where
     let (parts, body) = request.into_parts();
     let outcome = match Limited::new(body, LONGEST_BODY).collect().await {
         Ok(body) => route(clusters, (&parts.method, &parts.uri), &body.to_bytes()).await,
-        Err(_) => Err(Refusal::new(StatusCode::PAYLOAD_TOO_LARGE, "the body is too long, or was not sent")),
+        Err(_) => {
+            Err(RequestRejection::new(StatusCode::PAYLOAD_TOO_LARGE, "the body is too long, or was not sent"))
+        }
     };
     match outcome {
         Ok((code, value)) => response(code, &value),
@@ -123,7 +125,7 @@ where
     }
 }
 
-type Outcome = Result<(StatusCode, Value), Refusal>;
+type Outcome = Result<(StatusCode, Value), RequestRejection>;
 
 async fn route(clusters: &Rc<Clusters>, (method, uri): (&Method, &Uri), body: &[u8]) -> Outcome {
     let path: Vec<&str> = uri.path().trim_matches('/').split('/').collect();
@@ -131,7 +133,7 @@ async fn route(clusters: &Rc<Clusters>, (method, uri): (&Method, &Uri), body: &[
         ["v1", "clusters"] => ("", ""),
         ["v1", "clusters", name] => (name, ""),
         ["v1", "clusters", name, part] => (name, part),
-        _ => return Err(Refusal::new(StatusCode::NOT_FOUND, "there is no such path")),
+        _ => return Err(RequestRejection::new(StatusCode::NOT_FOUND, "there is no such path")),
     };
     let allowed: &[&str] = match (method.as_str(), part) {
         ("PUT", "faults") => &["client"],
@@ -183,28 +185,30 @@ async fn route(clusters: &Rc<Clusters>, (method, uri): (&Method, &Uri), body: &[
         (_, "" | "forks" | "kubeconfig" | "clock" | "faults" | "kills" | "leases") => {
             return Err(not_allowed());
         }
-        _ => return Err(Refusal::new(StatusCode::NOT_FOUND, "there is no such path")),
+        _ => return Err(RequestRejection::new(StatusCode::NOT_FOUND, "there is no such path")),
     };
     Ok((StatusCode::OK, value))
 }
 
-fn not_allowed() -> Refusal {
-    Refusal::new(StatusCode::METHOD_NOT_ALLOWED, "the path does not have this method")
+fn not_allowed() -> RequestRejection {
+    RequestRejection::new(StatusCode::METHOD_NOT_ALLOWED, "the path does not have this method")
 }
 
-fn parameters(uri: &Uri, allowed: &[&str]) -> Result<Query, Refusal> {
+fn parameters(uri: &Uri, allowed: &[&str]) -> Result<Query, RequestRejection> {
     let raw = uri.query().unwrap_or_default();
     let name = |pair: &str| pair.split('=').next().unwrap_or_default().to_owned();
     match raw.split('&').map(name).find(|name| !name.is_empty() && !allowed.contains(&name.as_str())) {
-        Some(unknown) => Err(Refusal::invalid(format!("the parameter {unknown:?} is not known here"))),
+        Some(unknown) => {
+            Err(RequestRejection::invalid(format!("the parameter {unknown:?} is not known here")))
+        }
         None => Ok(Query::parse(raw)),
     }
 }
 
 /// An empty body has no members.
-fn decode<T: DeserializeOwned>(body: &[u8]) -> Result<T, Refusal> {
-    let text = std::str::from_utf8(body).map_err(Refusal::invalid)?;
-    yaml::decode(text).map_err(Refusal::invalid)
+fn decode<T: DeserializeOwned>(body: &[u8]) -> Result<T, RequestRejection> {
+    let text = std::str::from_utf8(body).map_err(RequestRejection::invalid)?;
+    yaml::decode(text).map_err(RequestRejection::invalid)
 }
 
 fn list(clusters: &Clusters) -> Value {
@@ -221,25 +225,29 @@ fn clock(entry: &Entry) -> Value {
     json!({"now": clock.now().to_string(), "aheadSeconds": clock.ahead().as_secs_f64()})
 }
 
-fn advance(entry: &Entry, jump: &Jump) -> Result<(), Refusal> {
+fn advance(entry: &Entry, jump: &Jump) -> Result<(), RequestRejection> {
     if !(0.0..=LONGEST_JUMP).contains(&jump.advance_seconds) {
-        return Err(Refusal::invalid("advanceSeconds: the clock goes forward, by ten years at most"));
+        return Err(RequestRejection::invalid(
+            "advanceSeconds: the clock goes forward, by ten years at most",
+        ));
     }
     entry.cluster.clock.advance(Duration::from_secs_f64(jump.advance_seconds));
     Ok(())
 }
 
-fn arm(entry: &Entry, body: &[u8], client: Option<&str>) -> Result<Value, Refusal> {
+fn arm(entry: &Entry, body: &[u8], client: Option<&str>) -> Result<Value, RequestRejection> {
     let document: Value = decode(body)?;
     // As `kaji test` writes it, or without scenario, seed and findings.
     let faults = match document.get("scenario") {
         Some(_) => serde_json::from_value(document).map(|plan: PlanFile| plan.faults),
         None => serde_json::from_value(document).map(|plan: Faults| plan.faults),
     };
-    let mut faults = faults.map_err(Refusal::invalid)?;
+    let mut faults = faults.map_err(RequestRejection::invalid)?;
     for fault in &mut faults {
         if !fault.kind.applies(&fault.at.verb, &fault.at.resource) {
-            return Err(Refusal::invalid(format!("{fault}: such a request does not have such a fault")));
+            return Err(RequestRejection::invalid(format!(
+                "{fault}: such a request does not have such a fault"
+            )));
         }
         if let Some(client) = client {
             client.clone_into(&mut fault.at.client);
@@ -258,10 +266,12 @@ fn report(entry: &Entry) -> Value {
     })
 }
 
-async fn kills(entry: &Entry, query: &Query) -> Result<Value, Refusal> {
+async fn kills(entry: &Entry, query: &Query) -> Result<Value, RequestRejection> {
     let number = |name: &str| match query.first(name) {
         None => Ok(0),
-        Some(text) => text.parse::<u64>().map_err(|_| Refusal::invalid(format!("{name}: not a number"))),
+        Some(text) => {
+            text.parse::<u64>().map_err(|_| RequestRejection::invalid(format!("{name}: not a number")))
+        }
     };
     let (after, seconds) = (number("after")?, number("seconds")?.min(LONGEST_WAIT));
     let mut kills = entry.kills.clone();

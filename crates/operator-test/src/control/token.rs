@@ -3,7 +3,7 @@
 //! Invariants: the token has 256 random bits and is compared in a time that does not depend on it; requests to another host (DNS rebinding)
 //! and from web pages (an `Origin`) are refused with a token, too.
 
-use super::routes::Refusal;
+use super::routes::RequestRejection;
 use http::{HeaderMap, StatusCode, header};
 use kaji_meta::random::Random;
 use std::fmt::Write as _;
@@ -33,15 +33,19 @@ impl Token {
     }
 
     /// Why a request is refused, if it is.
-    pub(super) fn refuses(&self, headers: &HeaderMap) -> Option<Refusal> {
+    pub(super) fn refuses(&self, headers: &HeaderMap) -> Option<RequestRejection> {
         let text = |name| headers.get(name).and_then(|value| value.to_str().ok());
         let host = text(header::HOST).unwrap_or_default();
         if headers.contains_key(header::ORIGIN) || !self.hosts.iter().any(|ours| ours == host) {
-            return Some(Refusal::new(StatusCode::FORBIDDEN, "the control is for tests on this machine"));
+            return Some(RequestRejection::new(
+                StatusCode::FORBIDDEN,
+                "the control is for tests on this machine",
+            ));
         }
         let given = text(header::AUTHORIZATION).and_then(|value| value.strip_prefix("Bearer "));
         let fits = given.is_some_and(|given| equal(given.as_bytes(), self.text.as_bytes()));
-        (!fits).then(|| Refusal::new(StatusCode::UNAUTHORIZED, "the token of this control is needed"))
+        (!fits)
+            .then(|| RequestRejection::new(StatusCode::UNAUTHORIZED, "the token of this control is needed"))
     }
 }
 

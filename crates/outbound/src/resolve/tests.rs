@@ -64,7 +64,7 @@ fn resolves_services() {
     }
     expect![[r#"
         outside:8443 is hooks.example 8443
-        missing:443 404 services "missing" not found
+        missing:443 404 service "missing" not found
         empty:443 503 no endpoints available for service "empty"
         unready:443 503 no endpoints available for service "unready"
         good:443 is fd::2 8443

@@ -106,7 +106,7 @@ pub fn remove_hops(headers: &mut HeaderMap) {
     }
 }
 
-/// Whether a client wants another protocol on its connection.
+/// Whether a client asks for another protocol on its connection.
 pub fn is_upgrade(headers: &HeaderMap) -> bool {
     let lower = |v: &HeaderValue| v.to_str().unwrap_or_default().to_ascii_lowercase();
     headers.get_all(header::CONNECTION).iter().any(|v| lower(v).contains("upgrade"))

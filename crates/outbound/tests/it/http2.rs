@@ -278,7 +278,7 @@ async fn act(mut stream: Stream, script: &Mutex<VecDeque<Act>>, windows: &Window
     }
 }
 
-/// A server with a script, and what it hears of windows.
+/// A server with a script, and what it gets of windows.
 async fn scripted(acts: &[Act]) -> (Server, Arc<Mutex<VecDeque<Act>>>, mpsc::UnboundedReceiver<(bool, u32)>) {
     let script = Arc::new(Mutex::new(acts.iter().copied().collect::<VecDeque<_>>()));
     let (windows, heard) = mpsc::unbounded_channel();

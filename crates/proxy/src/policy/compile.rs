@@ -11,7 +11,7 @@ use kaji_netfilter::{
 };
 use kaji_network::Cidr;
 use kaji_runtime::{
-    Snapshot,
+    ObjectSnapshot,
     objects::{LabelSelector, Namespace, Pod},
 };
 use std::{
@@ -80,11 +80,11 @@ pub struct Compiled {
 #[derive(Clone, Default)]
 pub struct PolicyObjects {
     /// Policies.
-    pub policies: Snapshot<NetworkPolicy>,
+    pub policies: ObjectSnapshot<NetworkPolicy>,
     /// Pods, of all nodes.
-    pub pods: Snapshot<Pod>,
+    pub pods: ObjectSnapshot<Pod>,
     /// Namespaces.
-    pub namespaces: Snapshot<Namespace>,
+    pub namespaces: ObjectSnapshot<Namespace>,
     /// Pods of this node with the addresses that they have here.
     pub local: Arc<LocalTable>,
 }

@@ -108,7 +108,7 @@ fn follow<T: Projection>(informers: &Informers, changed: &Arc<Notify>, relevant:
 }
 
 /// Enforces the policies on this node's pods until `stop` turns true; the rules stay in force then. `local` has the pods' addresses
-/// before the API shows them, and learns when their rules are in force.
+/// before the API shows them, and waits until their rules are in force.
 ///
 /// # Errors
 /// When the node's network namespace cannot be opened. Changes that the kernel refuses are repeated.

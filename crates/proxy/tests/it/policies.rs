@@ -8,7 +8,7 @@ use kaji_proxy::policy::{
     enforce, remove,
 };
 use kaji_runtime::{
-    Snapshot,
+    ObjectSnapshot,
     objects::{Namespace, Pod},
 };
 use serde_json::{Value, json};
@@ -41,13 +41,13 @@ fn world(policies: Vec<NetworkPolicy>) -> PolicyObjects {
         serde_json::from_value(json!({"metadata": {"name": name, "labels": labels}})).unwrap()
     };
     PolicyObjects {
-        policies: Snapshot::of(policies),
-        pods: Snapshot::of([
+        policies: ObjectSnapshot::of(policies),
+        pods: ObjectSnapshot::of([
             pod(0, "a", &json!({"app": "server"})),
             pod(1, "a", &json!({"app": "client"})),
             pod(2, "b", &json!({"app": "client"})),
         ]),
-        namespaces: Snapshot::of([namespace("a"), namespace("b")]),
+        namespaces: ObjectSnapshot::of([namespace("a"), namespace("b")]),
         local: Default::default(),
     }
 }

@@ -1,6 +1,7 @@
 //! Fixtures: the usage of objects, and the results of checking quotas.
 
 use super::*;
+use crate::LimitedResource;
 use expect_test::expect;
 use kaji_meta::GroupResource;
 use serde_json::json;
@@ -112,10 +113,68 @@ fn quota(spec: Value, hard: Value, used: Value) -> Vec<Arc<Value>> {
 }
 
 fn verdict(quotas: &[Arc<Value>], old: Option<&Value>, new: &Value) -> String {
-    with(|cx| match check(quotas, &Evaluator::Pods, Change { subresource: "", old, new }, cx) {
+    limited_verdict(&[], quotas, old, new)
+}
+
+fn limited_verdict(
+    entries: &[LimitedResource],
+    quotas: &[Arc<Value>],
+    old: Option<&Value>,
+    new: &Value,
+) -> String {
+    let resource = &GroupResource::new("", "pods");
+    let (change, limited) = (Change { subresource: "", old, new }, Limited { resource, entries });
+    with(|cx| match check(quotas, &Evaluator::Pods, change, cx, limited) {
         Ok(charged) => charged.iter().map(|(i, used)| format!("{i} {used}")).collect::<Vec<_>>().join("\n"),
-        Err(text) => text,
+        Err(error) => error.to_string(),
     })
+}
+
+#[test]
+fn limited_resources_need_a_quota() {
+    let limited = |resource: &str, contains: &[&str], scopes: Value| LimitedResource {
+        resource: GroupResource::new("", resource),
+        match_contains: contains.iter().map(|&part| part.to_owned()).collect(),
+        match_scopes: scopes.as_array().cloned().unwrap_or_default(),
+    };
+    let mut p = pod(json!({"containers": [ask("500m")], "priorityClassName": "high"}), json!({}));
+    let cpu = [limited("pods", &["cpu", "gpu"], json!([]))];
+    let mut out = vec![limited_verdict(&cpu, &[], None, &p)];
+    let other = [limited("services", &["cpu"], json!([]))];
+    out.push(limited_verdict(&other, &[], None, &p));
+    // A quota of some of the names, and one of all.
+    let some = quota(json!({}), json!({"requests.cpu": "1"}), json!({"requests.cpu": "0"}));
+    out.push(limited_verdict(&cpu, &some, None, &p));
+    let none = json!({"cpu": "0", "requests.cpu": "0", "limits.cpu": "0"});
+    let all = quota(json!({}), json!({"cpu": "1", "requests.cpu": "1", "limits.cpu": "4"}), none.clone());
+    out.push(limited_verdict(&cpu, &all, None, &p));
+    // A change that consumes no more needs none.
+    out.push(limited_verdict(&cpu, &[], Some(&p), &p));
+
+    let class =
+        |value: &str| json!({"scopeName": "PriorityClass", "operator": "In", "values": ["top", value]});
+    let scoped = [limited("pods", &[], json!([class("high")]))];
+    out.push(limited_verdict(&scoped, &[], None, &p));
+    out.push(limited_verdict(&scoped, &all, None, &p));
+    let selector = |value: &str| json!({"scopeSelector": {"matchExpressions": [class(value)]}});
+    let of_another_class = quota(selector("low"), json!({"pods": "5"}), json!({"pods": "0"}));
+    out.push(limited_verdict(&scoped, &of_another_class, None, &p));
+    let covering = quota(selector("high"), json!({"pods": "5"}), json!({"pods": "0"}));
+    out.push(limited_verdict(&scoped, &covering, None, &p));
+    p["spec"]["priorityClassName"] = "low".into();
+    out.push(limited_verdict(&scoped, &[], None, &p));
+    expect![[r#"
+        insufficient quota to consume: cpu,limits.cpu,requests.cpu
+
+        insufficient quota to consume: cpu,limits.cpu
+        0 {"cpu":"500m","limits.cpu":"2","requests.cpu":"500m"}
+
+        insufficient quota to match these scopes: [{PriorityClass In [top high]}]
+        insufficient quota to match these scopes: [{PriorityClass In [top high]}]
+        insufficient quota to match these scopes: [{PriorityClass In [top high]}]
+        0 {"pods":"1"}
+    "#]]
+    .assert_eq(&out.join("\n"));
 }
 
 #[test]

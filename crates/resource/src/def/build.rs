@@ -86,6 +86,7 @@ impl ResourceDef {
             returns_deleted_object: false,
             garbage_collection: GarbageCollectionPolicy::DeleteDependents,
             writes_wait_for_caches: false,
+            required_to_start: true,
             acknowledged_when_stored: false,
             is_own_namespace: false,
             undiscovered_verbs: &[],
@@ -208,6 +209,12 @@ impl ResourceDef {
     /// Writes to a store on other machines are acknowledged before the caches have them.
     pub fn acknowledge_when_stored(mut self) -> Self {
         self.acknowledged_when_stored = true;
+        self
+    }
+
+    /// The server starts also when some of the objects cannot be read.
+    pub fn optional_to_start(mut self) -> Self {
+        self.required_to_start = false;
         self
     }
 

@@ -216,12 +216,7 @@ pub struct DeviceState {
     /// The device's name.
     pub device: Box<str>,
     /// Conditions. A driver that reports none has `null`.
-    #[serde(deserialize_with = "or_none")]
     pub conditions: Vec<DeviceCondition>,
-}
-
-fn or_none<'de, D: Deserializer<'de>>(d: D) -> Result<Vec<DeviceCondition>, D::Error> {
-    Ok(Option::deserialize(d)?.unwrap_or_default())
 }
 
 /// A property of a device: one of the values.

@@ -119,7 +119,7 @@ mod tests {
         let device = |conditions: &str| {
             let text =
                 format!(r#"{{"status": {{"devices": [{{"driver": "d", "device": "a"{conditions}}}]}}}}"#);
-            let claim: ResourceClaim = serde_json::from_str(&text).unwrap();
+            let claim: ResourceClaim = kaji_meta::json::from_slice(text.as_bytes()).unwrap();
             claim.status.devices[0].conditions.len()
         };
         assert_eq!(device(""), 0);

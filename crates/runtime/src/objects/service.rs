@@ -1,7 +1,7 @@
 //! Service, EndpointSlice and Endpoints, projected.
 
 use super::selector::MapSelector;
-use crate::{Meta, Projection, Snapshot};
+use crate::{Meta, ObjectSnapshot, Projection};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use std::{collections::BTreeMap, sync::Arc};
@@ -136,7 +136,7 @@ impl Service {
 
     /// The services that select a pod with these labels.
     pub fn selecting<'a>(
-        services: &'a Snapshot<Service>,
+        services: &'a ObjectSnapshot<Service>,
         namespace: &'a str,
         labels: &'a BTreeMap<String, String>,
     ) -> impl Iterator<Item = &'a Arc<Service>> {
@@ -256,17 +256,9 @@ pub struct EndpointSlice {
     /// `IPv4`, `IPv6`, `FQDN`
     pub address_type: String,
     /// Endpoints.
-    #[serde(deserialize_with = "nullable")]
     pub endpoints: Vec<Endpoint>,
     /// Ports.
-    #[serde(deserialize_with = "nullable")]
     pub ports: Vec<EndpointPort>,
-}
-
-fn nullable<'de, D: serde::Deserializer<'de>, T: Deserialize<'de>>(
-    deserializer: D,
-) -> Result<Vec<T>, D::Error> {
-    Ok(Option::deserialize(deserializer)?.unwrap_or_default())
 }
 
 /// The label that names a slice's service.

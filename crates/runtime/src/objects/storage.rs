@@ -2,7 +2,7 @@
 //! attachments, free capacity.
 
 use super::LabelSelector;
-use crate::{Meta, Projection, Snapshot};
+use crate::{Meta, ObjectSnapshot, Projection};
 use kaji_meta::quantity::Quantity;
 use serde::Deserialize;
 use serde_json::Value;
@@ -74,7 +74,7 @@ impl StorageClass {
 }
 
 /// The class of claims that name none: the newest of those that say so; of equally old ones, the first by name.
-pub fn default_class(classes: &Snapshot<StorageClass>) -> Option<&Arc<StorageClass>> {
+pub fn default_class(classes: &ObjectSnapshot<StorageClass>) -> Option<&Arc<StorageClass>> {
     let newest = |class: &&Arc<StorageClass>| {
         (Reverse(class.metadata.creation_timestamp), class.metadata.name.clone())
     };
@@ -296,5 +296,24 @@ impl Projection for CsiStorageCapacity {
 
     fn meta(&self) -> &Meta {
         &self.metadata
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use kaji_meta::json::from_slice;
+
+    #[test]
+    fn lists_that_go_writes_as_null_are_empty() {
+        let node =
+            |spec: &str| from_slice::<CsiNode>(format!(r#"{{"spec": {spec}}}"#).as_bytes()).unwrap().spec;
+        assert_eq!(node(r#"{"drivers": null}"#), CsiNodeSpec::default());
+        let drivers = node(r#"{"drivers": [{"name": "d", "nodeID": "n", "topologyKeys": null}]}"#).drivers;
+        assert_eq!(drivers[0].topology_keys, Vec::<String>::new());
+        let image: crate::objects::NodeImage = from_slice(br#"{"names": null, "sizeBytes": 1}"#).unwrap();
+        assert!(image.names.is_empty());
+        let claim: crate::objects::DeviceClaimSpec = from_slice(br#"{"requests": null}"#).unwrap();
+        assert!(claim.requests.is_empty());
     }
 }

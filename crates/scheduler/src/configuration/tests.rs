@@ -154,6 +154,20 @@ fn fields_of_the_process_are_in_force_or_warned_about() {
 }
 
 #[test]
+fn the_points_of_placements_are_known_and_empty() {
+    let plugins = |sets: &str| show(&format!("profiles:\n- plugins: {{{sets}}}\n"));
+    assert_eq!(plugins("placementGenerate: {}, placementScore: {enabled: []}"), show(""));
+    let lines = [
+        plugins("placementScore: {enabled: [{name: NodeResourcesFit}]}"),
+        plugins("placementGenerate: {enabled: [{name: Mine}]}"),
+    ];
+    expect_test::expect![[r#"
+        the scheduler configuration is invalid: plugin "NodeResourcesFit" does not extend PlacementScore plugin
+        the scheduler configuration is invalid: plugin "Mine" does not exist"#]]
+    .assert_eq(&lines.join("\n"));
+}
+
+#[test]
 fn extenders_are_of_all_profiles_and_hide_resources_from_them() {
     let configuration = Configuration::parse(
         &file(

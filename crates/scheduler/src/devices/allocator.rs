@@ -3,7 +3,8 @@
 //!
 //! The search is a loop over a stack of frames, one a device that is to be found, so that no claim is too large for the stack.
 //! A frame takes the first device from its place on that will do; when those after it find nothing, its device is given back
-//! and it looks on. Devices of one request are taken in order only: other orders are the same set.
+//! and it looks on. Devices of one request are taken in order only: other orders are the same set. Once a request has run out of
+//! devices, it is known how many would do for it, and no frame looks on where fewer are left than it needs.
 //!
 //! Invariants:
 //! - Pure: the same requests, inventory, usage, node and random bits give the same allocation.
@@ -21,12 +22,12 @@ use super::{
 };
 use kaji_meta::random::Random;
 use kaji_runtime::objects::{DeviceAllocation, Node};
-use std::ops::ControlFlow;
+use std::{collections::HashMap, ops::ControlFlow};
 
 /// The most devices of a claim.
 pub const MAX_RESULTS: usize = 32;
 /// Devices that are tried between two looks at the time.
-const PATIENCE: u64 = 1024;
+const STEPS_PER_CLOCK_READ: u64 = 1024;
 
 /// How long a search may take.
 pub struct Limit<'a> {
@@ -122,6 +123,8 @@ struct Search<'a> {
     chosen: Vec<Vec<Chosen>>,
     /// The alternative in use, by request.
     selected: Vec<usize>,
+    /// For alternatives that have run out of devices: how many might do, from each candidate on.
+    fitting: HashMap<(usize, usize), Vec<usize>>,
     /// No alternative of a request has failed for another reason than its number of devices.
     only_too_many: Vec<bool>,
     frames: Vec<Frame>,
@@ -166,6 +169,7 @@ pub fn allocate(
         all: vec![],
         chosen: requested.claims.iter().map(|_| vec![]).collect(),
         selected: vec![0; requested.requests.len()],
+        fitting: HashMap::new(),
         only_too_many: vec![true; requested.requests.len()],
         frames: vec![],
     };
@@ -291,11 +295,14 @@ impl<'a> Search<'a> {
         let Some(mut frame) = self.frames.pop() else { return Ok(ControlFlow::Break(false)) };
         let (request, alternative) = (frame.request, frame.alternative);
         frame.has_taken = match self.alternative(request, alternative).wanted {
-            Wanted::Count(_) => {
+            Wanted::Count(count) => {
                 let mut found = false;
-                while !found && frame.next < self.candidates.len() {
+                while !found && self.enough_left(&frame, count) {
                     found = self.take(request, alternative, frame.next, false)?;
                     frame.next += 1;
+                }
+                if !found {
+                    self.count_fitting(request, alternative)?;
                 }
                 found
             }
@@ -323,6 +330,35 @@ impl<'a> Search<'a> {
         let next = if self.alternative(request, alternative).wanted == Wanted::All { 0 } else { next };
         self.frames.push(Frame { request, alternative, slot, next, has_taken: false });
         Ok(ControlFlow::Continue(Step::Advance))
+    }
+
+    /// Whether there can be enough devices from the frame's next candidate on, for it and those after it.
+    fn enough_left(&self, frame: &Frame, count: usize) -> bool {
+        let left = match self.fitting.get(&(frame.request, frame.alternative)) {
+            Some(fitting) => fitting.get(frame.next).copied().unwrap_or_default(),
+            None => self.candidates.len().saturating_sub(frame.next),
+        };
+        left >= count.saturating_sub(frame.slot).max(1)
+    }
+
+    /// Counts the candidates that might do for an alternative, whatever else this search takes.
+    fn count_fitting(&mut self, request: usize, alternative: usize) -> Result<(), AllocationError> {
+        if self.fitting.contains_key(&(request, alternative)) {
+            return Ok(());
+        }
+        let requirements = self.alternative(request, alternative);
+        let mut fitting = vec![0; self.candidates.len()];
+        let mut left = 0;
+        for (place, candidate) in self.candidates.iter().enumerate().rev() {
+            let entry = candidate.entry;
+            let free = requirements.admin_access || !self.usage.is_whole(&entry.id);
+            if free && requirements.tolerates(&entry.taints) && selectable(requirements, entry, self.node)? {
+                left += 1;
+            }
+            fitting[place] = left;
+        }
+        self.fitting.insert((request, alternative), fitting);
+        Ok(())
     }
 
     fn next_alternative(&self, request: usize, alternative: usize) -> Step {
@@ -388,7 +424,7 @@ impl Search<'_> {
         capacity::fits(&taken, entry.device(), used.into_iter().flatten()).then_some(taken)
     }
 
-    /// Takes a candidate if it will do. An alternative that wants all devices must have it.
+    /// Takes a candidate if it will do. An alternative that asks for all devices must have it.
     fn take(
         &mut self,
         request: usize,
@@ -397,7 +433,9 @@ impl Search<'_> {
         must: bool,
     ) -> Result<bool, AllocationError> {
         self.steps += 1;
-        if self.steps > self.limit.steps || (self.steps.is_multiple_of(PATIENCE) && (self.limit.expired)()) {
+        if self.steps > self.limit.steps
+            || (self.steps.is_multiple_of(STEPS_PER_CLOCK_READ) && (self.limit.expired)())
+        {
             return Err(AllocationError::TookTooLong);
         }
         let of = &self.requested.requests[request];

@@ -5,16 +5,20 @@
 
 use kaji_meta::Quantity;
 use kaji_runtime::{
-    Snapshot,
+    ObjectSnapshot,
     objects::{DeviceClass, Node},
 };
 use std::{cmp::Reverse, sync::Arc};
 
-const PREFIX: &str = "deviceclass.resource.kubernetes.io/";
+/// Before the name of a class, it makes the name of an extended resource.
+pub const CLASS_PREFIX: &str = "deviceclass.resource.kubernetes.io/";
 
 /// The class that an extended resource stands for.
-pub fn class_of<'a>(resource: &str, classes: &'a Snapshot<DeviceClass>) -> Option<&'a Arc<DeviceClass>> {
-    if let Some(class) = resource.strip_prefix(PREFIX).and_then(|name| classes.get("", name)) {
+pub fn class_of<'a>(
+    resource: &str,
+    classes: &'a ObjectSnapshot<DeviceClass>,
+) -> Option<&'a Arc<DeviceClass>> {
+    if let Some(class) = resource.strip_prefix(CLASS_PREFIX).and_then(|name| classes.get("", name)) {
         return Some(class);
     }
     let named = |class: &&Arc<DeviceClass>| class.spec.extended_resource_name.as_deref() == Some(resource);
@@ -24,7 +28,7 @@ pub fn class_of<'a>(resource: &str, classes: &'a Snapshot<DeviceClass>) -> Optio
 }
 
 /// Whether a node has an extended resource by its devices rather than by a device plug-in.
-pub fn is_backed_by_devices(resource: &str, node: &Node, classes: &Snapshot<DeviceClass>) -> bool {
+pub fn is_backed_by_devices(resource: &str, node: &Node, classes: &ObjectSnapshot<DeviceClass>) -> bool {
     let zero = |amount: &String| Quantity::parse(amount).is_ok_and(|amount| amount.is_zero());
     let none = node.status.allocatable.get(resource).is_none_or(zero);
     none && class_of(resource, classes).is_some()

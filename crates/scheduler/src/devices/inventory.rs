@@ -4,7 +4,7 @@
 
 use super::pool::{NodePool, Pool, PoolKey};
 use kaji_runtime::{
-    Snapshot,
+    ObjectSnapshot,
     objects::{DeviceTaintRule, Node, ResourceSlice},
 };
 use std::{
@@ -15,8 +15,8 @@ use std::{
 /// The pools.
 #[derive(Clone, Default)]
 pub struct Inventory {
-    slices: Snapshot<ResourceSlice>,
-    rules: Snapshot<DeviceTaintRule>,
+    slices: ObjectSnapshot<ResourceSlice>,
+    rules: ObjectSnapshot<DeviceTaintRule>,
     members: BTreeMap<PoolKey, BTreeMap<Box<str>, Arc<ResourceSlice>>>,
     pools: HashMap<PoolKey, Arc<Pool>>,
     /// Pools of which some node alone reaches a slice.
@@ -31,13 +31,17 @@ fn key_of(slice: &ResourceSlice) -> PoolKey {
 
 impl Inventory {
     /// Whether it is that of these slices and rules.
-    pub fn is_of(&self, slices: &Snapshot<ResourceSlice>, rules: &Snapshot<DeviceTaintRule>) -> bool {
+    pub fn is_of(
+        &self,
+        slices: &ObjectSnapshot<ResourceSlice>,
+        rules: &ObjectSnapshot<DeviceTaintRule>,
+    ) -> bool {
         slices.changes_since(&self.slices).next().is_none()
             && rules.changes_since(&self.rules).next().is_none()
     }
 
     /// Brings it up to date.
-    pub fn update(&mut self, slices: Snapshot<ResourceSlice>, rules: Snapshot<DeviceTaintRule>) {
+    pub fn update(&mut self, slices: ObjectSnapshot<ResourceSlice>, rules: ObjectSnapshot<DeviceTaintRule>) {
         let mut stale = BTreeSet::new();
         for (old, new) in slices.changes_since(&self.slices) {
             if let Some(old) = old {

@@ -8,7 +8,7 @@ use super::{
     usage::Amounts,
 };
 use kaji_runtime::{
-    Snapshot,
+    ObjectSnapshot,
     objects::{
         DeviceClaimSpec, DeviceClass, DeviceRequest, DeviceRequirements, DeviceTaint, DeviceToleration,
     },
@@ -105,7 +105,7 @@ impl DeviceRequests {
     /// Something is not understood, or a class does not exist. Texts are upstream's.
     pub fn new(
         claims: Vec<Claim>,
-        classes: &Snapshot<DeviceClass>,
+        classes: &ObjectSnapshot<DeviceClass>,
         selectors: &Selectors,
     ) -> Result<Self, String> {
         let mut requests = vec![];
@@ -144,7 +144,7 @@ fn alternative(
     request: &DeviceRequest,
     requirements: &DeviceRequirements,
     named: bool,
-    classes: &Snapshot<DeviceClass>,
+    classes: &ObjectSnapshot<DeviceClass>,
     selectors: &Selectors,
 ) -> Result<Alternative, String> {
     let name = if named { &requirements.name } else { &request.name };

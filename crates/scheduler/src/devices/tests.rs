@@ -4,7 +4,7 @@ use super::*;
 use expect_test::expect;
 use kaji_meta::{Quantity, random::SeededRandom};
 use kaji_runtime::{
-    Snapshot,
+    ObjectSnapshot,
     objects::{DeviceAllocation, DeviceClass, DeviceTaintRule, Node, ResourceSlice},
 };
 use proptest::prelude::*;
@@ -67,12 +67,12 @@ impl World {
             name: format!("ns/c{place}"),
             spec: Arc::new(serde_json::from_value(spec.clone()).unwrap()),
         });
-        let classes = Snapshot::of(decode::<DeviceClass>(&self.classes));
+        let classes = ObjectSnapshot::of(decode::<DeviceClass>(&self.classes));
         let requested = DeviceRequests::new(claims.collect(), &classes, &Selectors::default()).unwrap();
         let mut inventory = Inventory::default();
         inventory.update(
-            Snapshot::of(decode::<ResourceSlice>(&self.slices)),
-            Snapshot::of(decode::<DeviceTaintRule>(&self.rules)),
+            ObjectSnapshot::of(decode::<ResourceSlice>(&self.slices)),
+            ObjectSnapshot::of(decode::<DeviceTaintRule>(&self.rules)),
         );
         let limit = Limit { steps: 100_000, expired: &|| false };
         allocate(&requested, &inventory, &self.usage, &node("n"), &SeededRandom::new(1), &limit)
@@ -129,6 +129,25 @@ fn allocates_counts_and_all_devices() {
         World::of(vec![]).show(&[claim(json!([exactly("r", json!({"allocationMode": "All"}))]))]),
         "none"
     );
+}
+
+#[test]
+fn too_few_devices_are_noticed_early() {
+    let names: Vec<String> = (0..24).map(|n| format!("d{n}")).collect();
+    let names: Vec<&str> = names.iter().map(String::as_str).collect();
+    let world = World::of(vec![devices(&names)]);
+    let many = |count: usize| claim(json!([exactly("r", json!({"count": count}))]));
+    assert_eq!(world.show(&[many(25)]), "none");
+    // Some devices do not do.
+    let selectors = json!([{"cel": {"expression": "device.attributes['d.io'].good"}}]);
+    let of_names =
+        names.iter().map(|name| json!({"name": name, "attributes": {"good": {"bool": *name < "d5"}}}));
+    let world = World::of(vec![slice("s", json!({"devices": of_names.collect::<Vec<_>>()}))]);
+    let good = names.iter().filter(|name| **name < "d5").count();
+    let wanted = |count: usize| claim(json!([exactly("r", json!({"count": count, "selectors": selectors}))]));
+    assert_eq!(world.show(&[wanted(good + 1)]), "none");
+    assert_eq!(world.show(&[wanted(good), many(24 - good)]).matches('=').count(), 24);
+    assert_eq!(world.show(&[wanted(good), many(25 - good)]), "none");
 }
 
 #[test]

@@ -3,7 +3,7 @@
 //! Invariant: an object that informers do not show yet is read from the server, so that an extender is never sent another one.
 
 use crate::{framework::Listers, pod_info::PodInfo};
-use kaji_runtime::{Client, Error, Meta, Projection, Snapshot, Target};
+use kaji_runtime::{Client, Error, Meta, ObjectSnapshot, Projection, Target};
 use serde::{Deserialize, Deserializer, de::Error as _};
 use serde_json::{Value, value::RawValue};
 use std::{marker::PhantomData, sync::Arc};
@@ -57,7 +57,7 @@ impl<'de, R> Deserialize<'de> for Whole<R> {
             metadata.remove("managedFields");
         }
         let meta = object.get("metadata").cloned().unwrap_or_default();
-        let meta = serde_json::from_value(meta).map_err(D::Error::custom)?;
+        let meta = kaji_meta::json::from_value(&meta).map_err(D::Error::custom)?;
         let json = serde_json::value::to_raw_value(&object).map_err(D::Error::custom)?;
         Ok(Whole { meta, json, of: PhantomData })
     }
@@ -98,7 +98,11 @@ pub async fn pod(listers: &Listers, client: &Client, pod: &PodInfo) -> Result<Ar
 ///
 /// # Errors
 /// It cannot be read, or is gone.
-pub async fn node(known: &Snapshot<WholeNode>, client: &Client, name: &str) -> Result<Arc<WholeNode>, Error> {
+pub async fn node(
+    known: &ObjectSnapshot<WholeNode>,
+    client: &Client,
+    name: &str,
+) -> Result<Arc<WholeNode>, Error> {
     match known.get("", name) {
         Some(known) => Ok(known.clone()),
         None => client.get(&Target::of::<WholeNode>("", name).path()).await.map(Arc::new),

@@ -7,7 +7,7 @@
 
 use super::{Actions, Change, Event, PodGroups, Resource};
 use futures_util::future::BoxFuture;
-use kaji_runtime::{Informer, Informers, Projection, Snapshot};
+use kaji_runtime::{Informer, Informers, ObjectSnapshot, Projection};
 use std::{
     any::{Any, TypeId},
     collections::HashMap,
@@ -19,22 +19,22 @@ type Source = Arc<dyn Any + Send + Sync>;
 /// The objects.
 #[derive(Clone, Default)]
 pub struct Listers {
-    /// `Arc<Informer<T>>`, or the `Snapshot<T>` of a test, by the type `T`.
+    /// `Arc<Informer<T>>`, or the `ObjectSnapshot<T>` of a test, by the type `T`.
     sources: HashMap<TypeId, Source>,
     pod_groups: PodGroups,
 }
 
 impl Listers {
     /// The objects of a resource as of now. Empty if no plugin has said that it reads them.
-    pub fn get<T: Projection>(&self) -> Snapshot<T> {
+    pub fn get<T: Projection>(&self) -> ObjectSnapshot<T> {
         let Some(source) = self.sources.get(&TypeId::of::<T>()) else {
             debug_assert!(false, "no plugin reads {}", T::RESOURCE);
-            return Snapshot::default();
+            return ObjectSnapshot::default();
         };
         if let Some(informer) = source.downcast_ref::<Arc<Informer<T>>>() {
             return informer.snapshot();
         }
-        source.downcast_ref::<Snapshot<T>>().cloned().unwrap_or_default()
+        source.downcast_ref::<ObjectSnapshot<T>>().cloned().unwrap_or_default()
     }
 
     /// The pods of each group.
@@ -44,7 +44,7 @@ impl Listers {
 
     /// With the given objects of a resource, for decisions without a server.
     pub fn with<T: Projection>(mut self, objects: impl IntoIterator<Item = T>) -> Self {
-        self.sources.insert(TypeId::of::<T>(), Arc::new(Snapshot::of(objects)));
+        self.sources.insert(TypeId::of::<T>(), Arc::new(ObjectSnapshot::of(objects)));
         self
     }
 }
@@ -84,7 +84,7 @@ impl<'a> Reads<'a> {
             return;
         }
         let Some(informers) = self.informers else {
-            self.listers.sources.insert(id, Arc::new(Snapshot::<T>::default()));
+            self.listers.sources.insert(id, Arc::new(ObjectSnapshot::<T>::default()));
             return;
         };
         let informer = informers.get::<T>();

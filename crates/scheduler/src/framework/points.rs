@@ -260,7 +260,7 @@ pub trait Bind: Send + Sync {
     -> BoxFuture<'a, Outcome<Binding>>;
 }
 
-/// Learns that a pod is bound.
+/// Is called once a pod is bound.
 pub trait PostBind: Send + Sync {
     /// After the API server has accepted the binding.
     fn post_bind(&self, pod: &PodInfo, state: &CycleState, node: &str);
@@ -336,7 +336,7 @@ points! {
     pre_bind: PreBind,
     /// Binds.
     bind: Bind,
-    /// Learns of bindings.
+    /// Observes bindings.
     post_bind: PostBind,
 }
 

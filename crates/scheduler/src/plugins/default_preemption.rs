@@ -21,7 +21,7 @@ use crate::{
 };
 pub use candidates::{Candidate, best};
 use candidates::{more_important, split_by_budgets};
-use kaji_runtime::{Snapshot as Objects, objects::PodDisruptionBudget};
+use kaji_runtime::{ObjectSnapshot as Objects, objects::PodDisruptionBudget};
 use serde_json::Value;
 use std::sync::Arc;
 

@@ -528,8 +528,9 @@ impl DynamicResources {
             |error: String| format!("create claim for extended resources {}: {error}", context.pod.key());
         let made = context.client.create(&collection, &wanted.body(pod)).await;
         context.metrics.created(made.is_ok());
-        let made: ResourceClaim = serde_json::from_value(made.map_err(|error| failed(error.to_string()))?)
-            .map_err(|error| failed(error.to_string()))?;
+        let made = made.map_err(|error| failed(error.to_string()))?;
+        let made: ResourceClaim =
+            kaji_meta::json::from_value(&made).map_err(|error| failed(error.to_string()))?;
         reserved.made = Some(Arc::new(made.clone()));
         let written = Arc::new(write::reserve(context, &made, Some(&allocation)).await?);
         reserved.made = Some(written.clone());

@@ -34,6 +34,22 @@ struct Images {
     nodes: usize,
 }
 
+impl Images {
+    fn of(cycle: &Cycle<'_>) -> Self {
+        let spec = &cycle.pod.pod.spec;
+        let mut known: HashMap<String, (i64, ImageState)> = HashMap::new();
+        for container in spec.containers.iter().chain(&spec.init_containers) {
+            let name = normalized(&container.image);
+            if let Some(image) = cycle.snapshot.image(&name) {
+                known.entry(name).or_insert((0, image)).0 += 1;
+            }
+        }
+        let containers =
+            i64::try_from(spec.containers.len() + spec.init_containers.len()).unwrap_or(i64::MAX);
+        Images { known, containers, nodes: cycle.snapshot.len() }
+    }
+}
+
 impl Plugin for ImageLocality {
     fn name(&self) -> &'static str {
         PLUGIN.name
@@ -47,27 +63,26 @@ impl PreScore for ImageLocality {
         state: &mut CycleState,
         _nodes: &[Arc<NodeInfo>],
     ) -> Outcome<PreScored> {
-        let spec = &cycle.pod.pod.spec;
-        let mut known: HashMap<String, (i64, ImageState)> = HashMap::new();
-        for container in spec.containers.iter().chain(&spec.init_containers) {
-            let name = normalized(&container.image);
-            if let Some(image) = cycle.snapshot.image(&name) {
-                known.entry(name).or_insert((0, image)).0 += 1;
-            }
-        }
-        if known.is_empty() {
+        let images = Images::of(cycle);
+        if images.known.is_empty() {
             return Ok(PreScored::Skip);
         }
-        let containers =
-            i64::try_from(spec.containers.len() + spec.init_containers.len()).unwrap_or(i64::MAX);
-        state.put(Images { known, containers, nodes: cycle.snapshot.len() });
+        state.put(images);
         Ok(PreScored::Scored)
     }
 }
 
 impl Score for ImageLocality {
-    fn score(&self, _cycle: &Cycle<'_>, state: &CycleState, node: &NodeInfo) -> i64 {
-        let Some(images) = state.get::<Images>() else { return 0 };
+    fn score(&self, cycle: &Cycle<'_>, state: &CycleState, node: &NodeInfo) -> i64 {
+        // Upstream's plugin scores alone: a profile may have disabled the preparation.
+        let made;
+        let images = match state.get::<Images>() {
+            Some(images) => images,
+            None => {
+                made = Images::of(cycle);
+                &made
+            }
+        };
         let names = node.node.status.images.iter().map(|image| (image.size_bytes, &image.names));
         let mut sum = 0_i64;
         for (size, names) in names {
@@ -95,5 +110,24 @@ fn normalized(name: &str) -> String {
     match (name.rfind(':'), name.rfind('/')) {
         (Some(colon), slash) if slash.is_none_or(|slash| colon > slash) => name.to_owned(),
         _ => format!("{name}:latest"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::{configuration::Configuration, testing::Cluster};
+    use serde_json::json;
+
+    #[test]
+    fn scores_without_preparation() {
+        let images = json!([{"names": ["large:v1"], "sizeBytes": 3_000_000_000_u64}]);
+        let others = (0..10).map(|n| json!({"name": format!("n{n}")}));
+        let nodes: Vec<_> = others.chain([json!({"name": "with", "images": images})]).collect();
+        let mut cluster = Cluster::new(&nodes);
+        let pod = json!({"name": "p", "spec": {"containers": [{"name": "c", "image": "large:v1"}]}});
+        assert_eq!(cluster.show(&pod), "-> with");
+        let file = "apiVersion: kubescheduler.config.k8s.io/v1\nkind: KubeSchedulerConfiguration\nprofiles:\n- plugins: {preScore: {disabled: [{name: '*'}]}, score: {disabled: [{name: '*'}], enabled: [{name: ImageLocality}]}}\n";
+        cluster.profiles = Configuration::parse(file, kaji_meta::Features::default()).unwrap().profiles;
+        assert_eq!(cluster.show(&pod), "-> with");
     }
 }

@@ -6,7 +6,7 @@ mod tests;
 
 use super::Entry;
 use crate::{
-    devices::class_of,
+    devices::{CLASS_PREFIX, class_of},
     framework::{
         Actions, Change, Code, Cycle, CycleState, Event, EventInterest, Filter, Hint, Outcome, Plugin,
         Points, PreFilter, PreFiltered, Reads, Resource, Score, Status,
@@ -127,7 +127,7 @@ impl Plugin for NodeResourcesFit {
             EventInterest::hinted(
                 Resource::Other(DeviceClass::RESOURCE),
                 Actions::ADD | Actions::UPDATE,
-                |pod, _| if pod.request.other.is_empty() { Hint::Skip } else { Hint::Queue },
+                stands_for_what_is_wanted,
             ),
         ]
     }
@@ -141,6 +141,23 @@ fn frees_what_is_wanted(pod: &PodInfo, event: &Event) -> Hint {
     let less = |of: fn(&Resources) -> i64| of(&pod.request) > 0 && of(&is) < of(&was);
     let other = pod.request.other.iter().any(|(name, wants)| *wants > 0 && is.get(name) < was.get(name));
     let helps = less(|r| r.cpu) || less(|r| r.memory) || less(|r| r.storage) || other;
+    if helps { Hint::Queue } else { Hint::Skip }
+}
+
+/// A class of devices helps if it is new, or newly named, and stands for something that the pod requests.
+fn stands_for_what_is_wanted(pod: &PodInfo, event: &Event) -> Hint {
+    let (old, new) = super::volume_binding::sides::<DeviceClass>(event);
+    let Some(new) = new else { return Hint::Queue };
+    let name = new.spec.extended_resource_name.as_deref();
+    let by_name = match &old {
+        Some(old) if old.spec.extended_resource_name.as_deref() == name => return Hint::Skip,
+        Some(_) => false,
+        None => {
+            let of_class = |wanted: &String| wanted.strip_prefix(CLASS_PREFIX) == Some(&*new.metadata.name);
+            pod.request.other.keys().any(of_class)
+        }
+    };
+    let helps = by_name || name.is_some_and(|name| pod.request.other.keys().any(|wanted| wanted == name));
     if helps { Hint::Queue } else { Hint::Skip }
 }
 

@@ -11,7 +11,7 @@ use crate::snapshot::NodeInfo;
 use kaji_runtime::objects::{
     CsiDriver, CsiNode, PersistentVolume, PersistentVolumeClaim, Pod, StorageClass, VolumeAttachment,
 };
-use kaji_runtime::{Projection, Snapshot};
+use kaji_runtime::{ObjectSnapshot, Projection};
 use serde_json::Value;
 use std::{
     collections::{BTreeMap, HashMap},
@@ -35,9 +35,9 @@ type Volumes = BTreeMap<String, String>;
 
 /// What is known of claims and volumes.
 struct Known {
-    claims: Snapshot<PersistentVolumeClaim>,
-    volumes: Snapshot<PersistentVolume>,
-    classes: Snapshot<StorageClass>,
+    claims: ObjectSnapshot<PersistentVolumeClaim>,
+    volumes: ObjectSnapshot<PersistentVolume>,
+    classes: ObjectSnapshot<StorageClass>,
 }
 
 impl Known {

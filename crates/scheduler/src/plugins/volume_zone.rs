@@ -4,9 +4,10 @@
 
 use super::{Entry, no_arguments, volume_binding};
 use crate::framework::{
-    Actions, Cycle, CycleState, EventInterest, Filter, Outcome, Plugin, Points, PreFilter, PreFiltered,
-    Reads, Resource, Status,
+    Actions, Cycle, CycleState, Event, EventInterest, Filter, Hint, Outcome, Plugin, Points, PreFilter,
+    PreFiltered, Reads, Resource, Status,
 };
+use crate::pod_info::PodInfo;
 use crate::snapshot::NodeInfo;
 use kaji_runtime::Projection;
 use kaji_runtime::objects::{PersistentVolume, PersistentVolumeClaim, StorageClass};
@@ -57,7 +58,11 @@ impl Plugin for VolumeZone {
             EventInterest::any(Resource::Other(StorageClass::RESOURCE), Actions::ADD),
             EventInterest::any(Resource::Node, Actions::ADD | Actions::NODE_LABELS),
             volume_binding::claims_of_pod(),
-            EventInterest::any(Resource::Other(PersistentVolume::RESOURCE), Actions::ADD | Actions::UPDATE),
+            EventInterest::hinted(
+                Resource::Other(PersistentVolume::RESOURCE),
+                Actions::ADD | Actions::UPDATE,
+                changes_topologies,
+            ),
         ]
     }
 }
@@ -96,6 +101,14 @@ impl PreFilter for VolumeZone {
         }
         state.put(Topologies(topologies));
         Ok(PreFiltered::AllNodes)
+    }
+}
+
+/// A volume helps if it is new, or other zones have become its own.
+fn changes_topologies(_: &PodInfo, event: &Event) -> Hint {
+    match volume_binding::sides::<PersistentVolume>(event) {
+        (Some(old), Some(new)) if topologies_of(&old).eq(topologies_of(&new)) => Hint::Skip,
+        _ => Hint::Queue,
     }
 }
 
@@ -155,5 +168,28 @@ mod tests {
             -> b
             0/2 nodes are available: 2 node(s) had no available volume zone. no new claims to deallocate, preemption: 0/2 nodes are available: 2 Preemption is not helpful for scheduling."#]]
         .assert_eq(&format!("{}\n{}", show("b"), show("c")));
+    }
+
+    #[test]
+    fn a_volume_wakes_pods_when_its_zones_change() {
+        use crate::framework::Change;
+        use std::any::Any;
+        let volume = |labels: Value| -> Arc<dyn Any + Send + Sync> {
+            let volume = json!({"metadata": {"name": "v", "labels": labels}});
+            Arc::new(serde_json::from_value::<PersistentVolume>(volume).unwrap())
+        };
+        let pod = crate::testing::pod(&json!({"name": "p"}));
+        let hint = |old: Option<Value>, new: Value| {
+            let event = Event {
+                resource: Resource::Other(PersistentVolume::RESOURCE),
+                actions: Actions::UPDATE,
+                change: Change::Other(old.map(volume), Some(volume(new))),
+            };
+            changes_topologies(&pod, &event)
+        };
+        assert_eq!(hint(None, json!({})), Hint::Queue);
+        assert_eq!(hint(Some(json!({ZONE: "a"})), json!({ZONE: "a", "unrelated": "x"})), Hint::Skip);
+        assert_eq!(hint(Some(json!({ZONE: "a"})), json!({ZONE: "b"})), Hint::Queue);
+        assert_eq!(hint(Some(json!({})), json!({REGION: "r"})), Hint::Queue);
     }
 }

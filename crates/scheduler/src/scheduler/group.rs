@@ -10,7 +10,7 @@
 mod members;
 mod status;
 #[cfg(test)]
-mod tests;
+pub(super) mod tests;
 
 use super::{PodVerdict, Scheduler};
 use crate::{

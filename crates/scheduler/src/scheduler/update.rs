@@ -1,6 +1,6 @@
 //! Brings cache and queue up to date with what the informers have reported.
 //!
-//! Invariant: the cache is changed before the queue hears of it, so that a pod that is woken sees what woke it.
+//! Invariant: the cache is changed before the queue gets the event, so that a pod that is woken sees what woke it.
 
 use super::Scheduler;
 use crate::{
@@ -69,15 +69,20 @@ impl Scheduler {
             events.extend(Event::of_assigned_pod(former, Some(pod)));
             return;
         }
-        // An assumed pod stays counted until its binding has ended.
+        // An assumed pod stays counted until its binding has ended, or it is deleted.
         if self.cache.is_assumed(key, &pod.metadata.uid) {
+            if pod.metadata.deleting() {
+                self.end_binding(&pod.metadata.uid);
+                self.cache.forget(key, &pod.metadata.uid);
+                events.extend(Event::of_assigned_pod(Some(pod), None));
+            }
             return;
         }
         match responsible(&self.profiles, &pod) {
             Some(profile) => {
                 let since = Instant::now();
                 let info = Arc::new(PodInfo::new(pod.clone()));
-                self.update_nomination(former.as_deref(), &info);
+                self.update_nomination(former.as_ref(), &info, events);
                 self.queue.add(info, profile, self.now());
                 let action = if former.is_none() { "Add" } else { "Update" };
                 let name = EventName { resource: "UnschedulablePod", action };
@@ -86,7 +91,10 @@ impl Scheduler {
             }
             None => {
                 self.queue.remove(key);
-                self.nominator.remove(&pod.metadata.uid);
+                if self.nominator.node_of(&pod.metadata.uid).is_some() {
+                    self.nominator.remove(&pod.metadata.uid);
+                    events.extend(Event::of_assigned_pod(Some(pod), None));
+                }
             }
         }
     }
@@ -100,9 +108,13 @@ impl Scheduler {
     }
 
     /// Follows a nominated node that was written by another process, or that a former run of the scheduler had written.
-    fn update_nomination(&mut self, former: Option<&Pod>, info: &Arc<PodInfo>) {
+    fn update_nomination(&mut self, former: Option<&Arc<Pod>>, info: &Arc<PodInfo>, events: &mut Vec<Event>) {
         let is = info.pod.status.nominated_node_name.as_str();
         let was = former.map_or("", |former| former.status.nominated_node_name.as_str());
+        if !was.is_empty() && is != was {
+            // The room that was kept for it on the former node is free.
+            events.extend(Event::of_assigned_pod(former.cloned(), None));
+        }
         if is == was {
             // The newest state of the pod is to be counted.
             if let Some(node) = self.nominator.node_of(info.uid()).map(str::to_owned) {
@@ -122,6 +134,7 @@ impl Scheduler {
         let nominated = self.nominator.node_of(&pod.metadata.uid).is_some();
         self.nominator.remove(&pod.metadata.uid);
         self.preempting.remove(&pod.metadata.uid);
+        self.end_binding(&pod.metadata.uid);
         // Room that was kept for a nominated pod is free as well.
         if self.cache.remove_pod(key).is_some() || nominated {
             events.extend(Event::of_assigned_pod(Some(pod.clone()), None));

@@ -27,3 +27,14 @@ pub(super) fn name(s: &Schema) -> String {
         _ => "string".into(),
     }
 }
+
+/// The kind of Go type of a value that is neither a struct, a map nor a list.
+pub(super) fn basic(s: &Schema) -> &'static str {
+    match s.ty {
+        Type::Integer if s.format == Format::Int32 => "int32",
+        Type::Integer => "int64",
+        Type::Number => "float64",
+        Type::Boolean => "bool",
+        _ => "string",
+    }
+}

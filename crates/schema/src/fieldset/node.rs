@@ -103,6 +103,8 @@ impl<'s> Node<'s> {
                 _ => Shape::Scalar,
             },
             Type::Any | Type::SchemaOr => untyped(value),
+            // In custom resources this is a schema without a type to structured-merge-diff.
+            Type::IntOrString if schema.name.is_none() => deduced(value),
             _ => Shape::Scalar,
         }
     }
@@ -152,7 +154,7 @@ impl<'s> Node<'s> {
     /// The default of the field `name` of the objects described here.
     pub(crate) fn default_of(self, name: &str) -> Option<&'s Value> {
         match self {
-            Node::Typed { schema, .. } => schema.property(name)?.schema.get().default.as_deref(),
+            Node::Typed { schema, .. } => schema.property(name)?.scalar_default(),
             _ => None,
         }
     }

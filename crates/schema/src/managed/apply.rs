@@ -3,7 +3,7 @@
 use std::collections::{HashMap, hash_map::Entry as Known};
 use std::sync::LazyLock;
 
-use kaji_meta::{Status, Work};
+use kaji_meta::{Reason, Status, Work};
 use serde_json::Value;
 
 use super::compare::{Comparison, compare_objects};
@@ -102,6 +102,17 @@ fn gvk(object: &Value) -> String {
 fn describe(object: &Value) -> String {
     let meta = object.get("metadata").unwrap_or(&Value::Null);
     format!("{}/{}; {}", text(meta, "namespace"), text(meta, "name"), gvk(object))
+}
+
+/// The answer to a configuration that merges into no object of its built-in type, for this reason: upstream's, which
+/// is a plain error.
+pub fn not_of_type(config: &Value, reason: &str) -> Status {
+    let text = format!(
+        "failed to convert new object ({}) to proper version: unable to convert unstructured object to {}: {reason}",
+        describe(config),
+        gvk(config)
+    );
+    Status::new(500, Reason::Unknown, text)
 }
 
 fn precheck(args: &ApplyArgs<'_>) -> Result<(), Status> {
@@ -241,13 +252,14 @@ fn change_at(args: &ApplyArgs<'_>, object: &Value, version: &str) -> Result<Opti
     if version == args.api_version {
         return compare(args.schema, args.live, object);
     }
-    let convert = |object: &Value, what: &str| match args.convert.convert(object, version) {
+    // Upstream converts the live object first when it reconciles entries with schemas, and says of its failure no more.
+    let convert = |object: &Value, prefix: &str| match args.convert.convert(object, version) {
         Ok(converted) => Ok(Some(converted)),
         Err(status) if status.code == 404 => Ok(None),
-        Err(status) => Err(failure(format!("failed to convert {what} object: {status}"))),
+        Err(status) => Err(failure(format!("{prefix}{status}"))),
     };
     let schema = schema_at(args.convert, object, version, args.schema);
-    match (convert(args.live, "old")?, convert(object, "new")?) {
+    match (convert(args.live, "")?, convert(object, "failed to convert new object: ")?) {
         (Some(live), Some(new)) => compare(&schema, &live, &new),
         _ => Ok(None),
     }

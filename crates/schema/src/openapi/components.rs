@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use kaji_meta::GroupVersion;
 use serde_json::{Map, Value, json};
 
-use crate::schema::{Format, ListKind, MapKind, Omit, Property, Schema, SchemaRef, Type};
+use crate::schema::{Format, ListKind, MapKind, Property, Schema, SchemaRef, Type};
 use crate::types::{self, Entry};
 
 use super::{Docs, Model, custom, gvk};
@@ -206,21 +206,13 @@ fn reference(s: &SchemaRef) -> Option<&'static Entry> {
     }
 }
 
-/// The default that upstream's generator derives: declared, or Go's zero value of a field that is always written.
+/// The default that upstream's generator derives.
 fn default(p: &Property) -> Option<Value> {
-    if let Some(d) = &p.schema.default {
-        return Some((**d).clone());
-    }
-    if p.pointer {
-        return None;
-    }
-    let scalar = |v: Value| (p.omit == Omit::Never).then_some(v);
     match p.schema.ty {
-        Type::Object if p.schema.properties.is_some() => Some(json!({})),
-        Type::String if p.number != 0 => scalar("".into()),
-        Type::Integer | Type::Number => scalar(0.into()),
-        Type::Boolean => scalar(false.into()),
-        _ => None,
+        Type::Object if p.schema.default.is_none() && !p.pointer && p.schema.properties.is_some() => {
+            Some(json!({}))
+        }
+        _ => p.scalar_default().cloned(),
     }
 }
 

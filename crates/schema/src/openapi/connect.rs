@@ -3,28 +3,45 @@
 use super::operations::{Maker, Operation, PRETTY, Param, PathItem, camel, in_path, query};
 use super::{Subresource, gvk};
 
-const CONTAINER: Param = query("container", "string", "PodExecOptions");
-const STREAMS: [Param; 4] = [
-    query("stderr", "boolean", "PodExecOptions"),
-    query("stdin", "boolean", "PodExecOptions"),
-    query("stdout", "boolean", "PodExecOptions"),
-    query("tty", "boolean", "PodExecOptions"),
-];
-const LOG: [Param; 10] = [
-    CONTAINER,
-    query("follow", "boolean", "PodLogOptions"),
-    query("insecureSkipTLSVerifyBackend", "boolean", "PodLogOptions"),
-    query("limitBytes", "integer", "PodLogOptions"),
+const EXEC: &str = "io.k8s.api.core.v1.PodExecOptions";
+const ATTACH: &str = "io.k8s.api.core.v1.PodAttachOptions";
+const LOGS: &str = "io.k8s.api.core.v1.PodLogOptions";
+
+/// The container and the streams that exec and attach connect.
+const fn streams(owner: &'static str) -> [Param<'static>; 5] {
+    [
+        query("container", "string", owner),
+        query("stderr", "boolean", owner),
+        query("stdin", "boolean", owner),
+        query("stdout", "boolean", owner),
+        query("tty", "boolean", owner),
+    ]
+}
+
+const LOG: [Param<'static>; 10] = [
+    query("container", "string", LOGS),
+    query("follow", "boolean", LOGS),
+    query("insecureSkipTLSVerifyBackend", "boolean", LOGS),
+    query("limitBytes", "integer", LOGS),
     PRETTY,
-    query("previous", "boolean", "PodLogOptions"),
-    query("sinceSeconds", "integer", "PodLogOptions"),
-    query("stream", "string", "PodLogOptions"),
-    query("tailLines", "integer", "PodLogOptions"),
-    query("timestamps", "boolean", "PodLogOptions"),
+    query("previous", "boolean", LOGS),
+    query("sinceSeconds", "integer", LOGS),
+    query("stream", "string", LOGS),
+    query("tailLines", "integer", LOGS),
+    query("timestamps", "boolean", LOGS),
 ];
-const COMMAND: Param = query("command", "string", "PodExecOptions");
-const PORTS: Param = query("ports", "integer", "PodPortForwardOptions");
-const TARGET: Param = query("path", "string", "PodProxyOptions");
+const COMMAND: Param<'static> = query("command", "string", EXEC);
+const PORTS: Param<'static> = query("ports", "integer", "io.k8s.api.core.v1.PodPortForwardOptions");
+
+/// The path behind a proxy; the options are named after what it leads to.
+fn target(kind: &str) -> Param<'static> {
+    let owner = match kind {
+        "NodeProxyOptions" => "io.k8s.api.core.v1.NodeProxyOptions",
+        "ServiceProxyOptions" => "io.k8s.api.core.v1.ServiceProxyOptions",
+        _ => "io.k8s.api.core.v1.PodProxyOptions",
+    };
+    query("path", "string", owner)
+}
 
 type Methods = &'static [(&'static str, &'static str)];
 
@@ -45,20 +62,20 @@ pub(super) fn paths<'a>(
     maker: &Maker<'_, 'a>,
     sub: &Subresource<'a>,
     path: &str,
-    common: &[Param],
+    common: &[Param<'a>],
     out: &mut Vec<PathItem<'a>>,
 ) {
-    let (methods, own): (Methods, Vec<Param>) = match sub.name {
-        "exec" => (STREAM, [&[COMMAND, CONTAINER][..], &STREAMS].concat()),
-        "attach" => (STREAM, [&[CONTAINER][..], &STREAMS].concat()),
+    let (methods, own): (Methods, Vec<Param<'_>>) = match sub.name {
+        "exec" => (STREAM, [&[COMMAND][..], &streams(EXEC)].concat()),
+        "attach" => (STREAM, streams(ATTACH).to_vec()),
         "portforward" => (STREAM, vec![PORTS]),
         "log" => (GET, LOG.to_vec()),
-        "proxy" => (ANY, vec![TARGET]),
+        "proxy" => (ANY, vec![target(sub.gvk.2)]),
         _ => (STREAM, Vec::new()),
     };
-    let mut params: Vec<Param> = common.iter().filter(|p| p.place == "path").copied().collect();
+    let mut params: Vec<Param<'a>> = common.iter().filter(|p| p.place == "path").copied().collect();
     params.extend(own);
-    let item = |path: String, params: &[Param], suffix: &str| PathItem {
+    let item = |path: String, params: &[Param<'a>], suffix: &str| PathItem {
         path,
         params: params.to_vec(),
         operations: methods

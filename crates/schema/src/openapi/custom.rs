@@ -12,6 +12,12 @@ const OBJECT_META: &str = "io.k8s.apimachinery.pkg.apis.meta.v1.ObjectMeta";
 const LIST_META: &str = "io.k8s.apimachinery.pkg.apis.meta.v1.ListMeta";
 const STATUS: &str = "io.k8s.apimachinery.pkg.apis.meta.v1.Status";
 
+/// What upstream says of these fields of an object inside of another.
+const EMBEDDED_VERSION: &str = "apiVersion defines the versioned schema of this representation of an object. More info: \
+    https://git.k8s.io/community/contributors/devel/sig-architecture/api-conventions.md#resources";
+const EMBEDDED_KIND: &str = "kind is a string value representing the type of this object. In CamelCase. More info: \
+    https://git.k8s.io/community/contributors/devel/sig-architecture/api-conventions.md#types-kinds";
+
 /// Types that the published schemas refer to.
 pub(super) const REFERENCES: [&str; 2] = [OBJECT_META, LIST_META];
 
@@ -192,8 +198,8 @@ fn embedded(value: &mut Value, docs: Docs<'_>, version: Version) {
     }
     let properties = s.entry("properties").or_insert_with(|| json!({}));
     if let Value::Object(properties) = properties {
-        properties.insert("apiVersion".into(), type_meta("apiVersion", docs));
-        properties.insert("kind".into(), type_meta("kind", docs));
+        properties.insert("apiVersion".into(), json!({"type": "string", "description": EMBEDDED_VERSION}));
+        properties.insert("kind".into(), json!({"type": "string", "description": EMBEDDED_KIND}));
         let description = docs("io.k8s.api.core.v1.ConfigMap", Some("metadata"));
         properties.insert("metadata".into(), version.reference(OBJECT_META, description));
     }

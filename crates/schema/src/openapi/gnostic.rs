@@ -18,6 +18,7 @@ pub fn to_protobuf(document: &Value) -> Vec<u8> {
     });
     w.object(8, d, "paths", |w, paths| w.named(2, paths, path_item));
     w.object(9, d, "definitions", |w, definitions| w.named(1, definitions, schema));
+    w.object(10, d, "parameters", |w, all| w.named(1, all, parameter));
     for requirement in d.get("security").and_then(Value::as_array).into_iter().flatten() {
         w.message(12, |w| {
             if let Some(r) = requirement.as_object() {
@@ -73,13 +74,16 @@ fn operation(w: &mut Writer, op: &Object) {
 fn parameters(w: &mut Writer, number: u32, owner: &Object) {
     for p in owner.get("parameters").and_then(Value::as_array).into_iter().flatten() {
         let Some(p) = p.as_object() else { continue };
-        let place = p.get("in").and_then(Value::as_str).unwrap_or("");
-        // ParametersItem.parameter, then a body or non-body parameter.
-        w.message(number, |w| w.message(1, |w| parameter(w, place, p)));
+        // ParametersItem: a reference, or a parameter, which is a body or a non-body parameter.
+        w.message(number, |w| match p.contains_key("$ref") {
+            true => w.message(2, |w| w.text(1, p, "$ref")),
+            false => w.message(1, |w| parameter(w, p)),
+        });
     }
 }
 
-fn parameter(w: &mut Writer, place: &str, p: &Object) {
+fn parameter(w: &mut Writer, p: &Object) {
+    let place = p.get("in").and_then(Value::as_str).unwrap_or("");
     if place == "body" {
         w.message(1, |w| {
             w.text(2, p, "name");
@@ -260,6 +264,24 @@ impl Writer {
 mod tests {
     use super::*;
     use serde_json::json;
+
+    #[test]
+    fn parameters_are_shared_by_reference() {
+        let encoded = to_protobuf(&json!({
+            "paths": {"/a": {"parameters": [{"$ref": "#/parameters/p-1"}]}},
+            "parameters": {"p-1": {"in": "query", "name": "p", "type": "string"}},
+        }));
+        for wanted in [
+            &b"J\x14\x12\x12\n\x10#/parameters/p-1"[..],
+            b"\n\x03p-1\x12\x16\x12\x14\x1a\x12\x12\x05query\"\x01p2\x06string",
+        ] {
+            assert!(
+                encoded.windows(wanted.len()).any(|w| w == wanted),
+                "{}",
+                String::from_utf8_lossy(&encoded)
+            );
+        }
+    }
 
     #[test]
     fn vendor_extensions_are_yaml() {

@@ -1,47 +1,55 @@
 //! Paths and operations.
 
-use serde_json::{Map, Value, json};
+use serde_json::Value;
 
 use crate::types;
 
-use super::components::PREFIX;
 use super::{Docs, Group, Model, Resource, Subresource, connect, gvk};
 
 const META: &str = "io.k8s.apimachinery.pkg.apis.meta.v1";
 
-/// A parameter: name, place, type, and where its description is found.
+/// A parameter: name, place, type, and the type that its description is found in. Of a name, it is the kind that has it.
 #[derive(Clone, Copy)]
-pub(super) struct Param {
+pub(super) struct Param<'a> {
     pub(super) name: &'static str,
     pub(super) place: &'static str,
     pub(super) ty: &'static str,
-    pub(super) owner: &'static str,
+    pub(super) owner: &'a str,
 }
 
-impl Param {
+const PRETTY_TEXT: &str = "If 'true', then the output is pretty printed. Defaults to 'false' unless the user-agent indicates \
+                           a browser or command-line HTTP tool (curl and wget).";
+
+impl Param<'_> {
     pub(super) fn description(&self, docs: Docs<'_>) -> Option<String> {
-        match self.name {
-            "pretty" => Some("If 'true', then the output is pretty printed.".into()),
-            "name" => Some("name of the object".into()),
-            "namespace" => Some("object name and auth scope, such as for teams and projects".into()),
-            name => docs(&format!("{META}.{}", self.owner), Some(name)),
+        match (self.name, self.place) {
+            ("pretty", _) => Some(PRETTY_TEXT.into()),
+            ("name", _) => Some(format!("name of the {}", self.owner)),
+            ("namespace", _) => Some("object name and auth scope, such as for teams and projects".into()),
+            ("path", "path") => Some("path to the resource".into()),
+            (name, _) if self.owner.contains('.') => docs(self.owner, Some(name)),
+            (name, _) => docs(&format!("{META}.{}", self.owner), Some(name)),
         }
     }
 }
 
-pub(super) const fn query(name: &'static str, ty: &'static str, owner: &'static str) -> Param {
+pub(super) const fn query<'a>(name: &'static str, ty: &'static str, owner: &'a str) -> Param<'a> {
     Param { name, place: "query", ty, owner }
 }
 
-pub(super) const fn in_path(name: &'static str) -> Param {
+pub(super) const fn in_path(name: &'static str) -> Param<'static> {
     Param { name, place: "path", ty: "string", owner: "" }
 }
 
-pub(super) const PRETTY: Param = query("pretty", "string", "");
-const NAME: Param = in_path("name");
-const NAMESPACE: Param = in_path("namespace");
+pub(super) const PRETTY: Param<'static> = query("pretty", "string", "");
+const NAMESPACE: Param<'static> = in_path("namespace");
 
-const LIST: [Param; 11] = [
+/// The name of an object of this kind, in a path.
+fn name_of(kind: &str) -> Param<'_> {
+    Param { owner: kind, ..in_path("name") }
+}
+
+const LIST: [Param<'static>; 11] = [
     query("allowWatchBookmarks", "boolean", "ListOptions"),
     query("continue", "string", "ListOptions"),
     query("fieldSelector", "string", "ListOptions"),
@@ -55,7 +63,7 @@ const LIST: [Param; 11] = [
     query("watch", "boolean", "ListOptions"),
 ];
 
-const DELETE: [Param; 5] = [
+const DELETE: [Param<'static>; 5] = [
     query("dryRun", "string", "DeleteOptions"),
     query("gracePeriodSeconds", "integer", "DeleteOptions"),
     query("ignoreStoreReadErrorWithClusterBreakingPotential", "boolean", "DeleteOptions"),
@@ -63,7 +71,18 @@ const DELETE: [Param; 5] = [
     query("propagationPolicy", "string", "DeleteOptions"),
 ];
 
-const PATCH: [Param; 4] = [
+const CREATE: [Param<'static>; 3] = written("CreateOptions");
+const UPDATE: [Param<'static>; 3] = written("UpdateOptions");
+
+const fn written(owner: &'static str) -> [Param<'static>; 3] {
+    [
+        query("dryRun", "string", owner),
+        query("fieldManager", "string", owner),
+        query("fieldValidation", "string", owner),
+    ]
+}
+
+const PATCH: [Param<'static>; 4] = [
     query("dryRun", "string", "PatchOptions"),
     query("fieldManager", "string", "PatchOptions"),
     query("fieldValidation", "string", "PatchOptions"),
@@ -89,7 +108,7 @@ pub(super) struct Operation {
     pub(super) id: String,
     pub(super) description: String,
     pub(super) action: &'static str,
-    pub(super) params: Vec<Param>,
+    pub(super) params: Vec<Param<'static>>,
     pub(super) body: Body,
     /// The definition that is answered; none where the answer is plain text.
     pub(super) answer: Option<String>,
@@ -99,13 +118,31 @@ pub(super) struct Operation {
     pub(super) gvk: Option<Value>,
     /// Custom resources have neither protobuf nor strategic merge patch.
     pub(super) custom: bool,
+    /// Content types that are not those of objects.
+    pub(super) media: Option<Media>,
     pub(super) tag: String,
+}
+
+/// Content types of answers, and those of bodies that v2 has even where there is no body.
+#[derive(Clone, Copy)]
+pub(super) struct Media {
+    pub(super) produces: &'static [&'static str],
+    pub(super) consumes: &'static [&'static str],
+}
+
+impl Media {
+    const BOTH: &'static [&'static str] =
+        &["application/json", "application/yaml", "application/vnd.kubernetes.protobuf"];
+    /// Of what is negotiated as objects are.
+    pub(super) const NEGOTIATED: Media = Media { produces: Media::BOTH, consumes: Media::BOTH };
+    /// Of what is JSON alone.
+    pub(super) const JSON: Media = Media { produces: &["application/json"], consumes: &["application/json"] };
 }
 
 /// One path.
 pub(super) struct PathItem<'a> {
     pub(super) path: String,
-    pub(super) params: Vec<Param>,
+    pub(super) params: Vec<Param<'a>>,
     pub(super) operations: Vec<Operation>,
     /// The types that the operations mention.
     pub(super) models: Vec<Model<'a>>,
@@ -133,7 +170,7 @@ const ANSWERS_OBJECT: [&str; 18] = [
     "VolumeAttributesClass",
 ];
 
-const OK: &[(&str, &str)] = &[("200", "OK")];
+pub(super) const OK: &[(&str, &str)] = &[("200", "OK")];
 const OK_CREATED: &[(&str, &str)] = &[("200", "OK"), ("201", "Created")];
 const OK_ACCEPTED: &[(&str, &str)] = &[("200", "OK"), ("202", "Accepted")];
 const ALL: &[(&str, &str)] = &[("200", "OK"), ("201", "Created"), ("202", "Accepted")];
@@ -141,7 +178,8 @@ const ALL: &[(&str, &str)] = &[("200", "OK"), ("201", "Created"), ("202", "Accep
 /// The paths of a group-version.
 pub(super) fn paths<'a>(group: &Group<'a>) -> Vec<PathItem<'a>> {
     let names = Names::new(group);
-    let mut out = vec![resource_list(group, &names)];
+    // The group-versions of custom resources have no document of their discovery.
+    let mut out = if group.is_custom() { vec![] } else { vec![resource_list(group, &names)] };
     for r in &group.resources {
         resource_paths(group, &names, r, &mut out);
     }
@@ -162,6 +200,7 @@ fn resource_list<'a>(group: &Group<'a>, names: &Names) -> PathItem<'a> {
         streams: false,
         gvk: None,
         custom: false,
+        media: Some(Media::NEGOTIATED),
         tag: names.tag.clone(),
     };
     PathItem {
@@ -226,7 +265,7 @@ fn resource_paths<'a>(group: &Group<'a>, names: &Names, r: &Resource<'a>, out: &
         false => (format!("{}/{}", group.root(), r.plural), ""),
     };
     let maker = Maker { group, names, resource: r, scope };
-    let mut common: Vec<Param> = if r.namespaced { vec![NAMESPACE] } else { Vec::new() };
+    let mut common: Vec<Param<'a>> = if r.namespaced { vec![NAMESPACE] } else { Vec::new() };
     common.push(PRETTY);
     if r.namespaced && r.verbs.contains(&"list") {
         let id = format!("list{}{}ForAllNamespaces", names.camel, r.kind);
@@ -241,7 +280,7 @@ fn resource_paths<'a>(group: &Group<'a>, names: &Names, r: &Resource<'a>, out: &
         let models = maker.models(r.verbs.contains(&"list"));
         out.push(PathItem { path: root.clone(), params: common.clone(), operations: collection, models });
     }
-    common.insert(0, NAME);
+    common.insert(0, name_of(r.kind));
     let object = maker.object(None);
     if !object.is_empty() {
         let path = format!("{root}/{{name}}");
@@ -249,6 +288,10 @@ fn resource_paths<'a>(group: &Group<'a>, names: &Names, r: &Resource<'a>, out: &
     }
     for s in &r.subresources {
         let path = format!("{root}/{{name}}/{}", s.name);
+        let mut common = common.clone();
+        if let (Model::BuiltIn(_), Some(name)) = (r.model, common.first_mut()) {
+            *name = name_of(s.gvk.2);
+        }
         if s.model.is_none() {
             connect::paths(&maker, s, &path, &common, out);
             continue;
@@ -256,7 +299,7 @@ fn resource_paths<'a>(group: &Group<'a>, names: &Names, r: &Resource<'a>, out: &
         let operations = maker.object(Some(s));
         if !operations.is_empty() {
             let models = s.model.into_iter().collect();
-            out.push(PathItem { path, params: common.clone(), operations, models });
+            out.push(PathItem { path, params: common, operations, models });
         }
     }
     maker.watches(&common, &root, out);
@@ -315,6 +358,7 @@ impl<'a> Maker<'_, 'a> {
             streams: false,
             gvk: Some(gvk(&gv.group, &gv.version, self.resource.kind)),
             custom: self.is_custom(),
+            media: None,
             tag: self.names.tag.clone(),
         }
     }
@@ -347,7 +391,7 @@ impl<'a> Maker<'_, 'a> {
                 self.id("create", ""),
                 format!("create {}", with_article(r.kind)),
             );
-            op.params = PATCH[..3].to_vec();
+            op.params = CREATE.to_vec();
             op.body = Body::Object(r.model.name());
             op.codes = ALL;
             out.push(op);
@@ -360,6 +404,9 @@ impl<'a> Maker<'_, 'a> {
             op.params = list.chain(DELETE).collect();
             op.params.sort_by_key(|p| p.name);
             op.body = Body::Delete;
+            if self.is_custom() {
+                (op.params, op.body) = (LIST.to_vec(), Body::None);
+            }
             op.answer = Some(format!("{META}.Status"));
             out.push(op);
         }
@@ -378,7 +425,7 @@ impl<'a> Maker<'_, 'a> {
             if verbs.contains(&verb) {
                 let mut op = self.operation(method, action, self.id(word, &suffix), text);
                 op.answer = Some(model.clone());
-                if let Some(s) = sub {
+                if let Some(s) = sub.filter(|_| !self.is_custom()) {
                     op.gvk = Some(gvk(s.gvk.0, s.gvk.1, s.gvk.2));
                 }
                 f(&mut op);
@@ -386,21 +433,25 @@ impl<'a> Maker<'_, 'a> {
             }
         };
         let the = |word: &str| format!("{word} {of}the specified {}", r.kind);
-        push("get", "get", "get", "read", the("read"), &|_| {});
+        push("get", "get", "get", "read", the("read"), &|op| {
+            if op.custom {
+                op.params = vec![query("resourceVersion", "string", "GetOptions")];
+            }
+        });
         push("update", "put", "put", "replace", the("replace"), &|op| {
-            op.params = PATCH[..3].to_vec();
+            op.params = UPDATE.to_vec();
             op.body = Body::Object(model.clone());
             op.codes = OK_CREATED;
         });
         push("patch", "patch", "patch", "patch", the("partially update"), &|op| {
             op.params = PATCH.to_vec();
             op.body = Body::Patch;
-            op.codes = OK_CREATED;
+            op.codes = if op.custom { OK } else { OK_CREATED };
         });
         let a = with_article(r.kind);
         if sub.is_some() {
             push("create", "post", "post", "create", format!("create {of}{a}"), &|op| {
-                op.params = PATCH[..3].to_vec();
+                op.params = CREATE.to_vec();
                 op.body = Body::Object(model.clone());
                 op.codes = ALL;
             });
@@ -418,7 +469,7 @@ impl<'a> Maker<'_, 'a> {
     }
 
     /// The deprecated watch paths of built-in types.
-    fn watches(&self, common: &[Param], root: &str, out: &mut Vec<PathItem<'a>>) {
+    fn watches(&self, common: &[Param<'a>], root: &str, out: &mut Vec<PathItem<'a>>) {
         let r = self.resource;
         if self.is_custom() || !r.verbs.contains(&"watch") {
             return;
@@ -452,99 +503,4 @@ impl<'a> Maker<'_, 'a> {
             push(format!("{base}/watch{below}/{{name}}"), self.id("watch", ""), "watch", &one_text, &[]);
         }
     }
-}
-
-fn params_v3(params: &[Param], docs: Docs<'_>) -> Value {
-    let one = |p: &Param| {
-        let mut out = json!({"name": p.name, "in": p.place, "schema": {"type": p.ty, "uniqueItems": true}});
-        if let Some(d) = p.description(docs) {
-            out["description"] = d.into();
-        }
-        if p.place == "path" {
-            out["required"] = true.into();
-        }
-        out
-    };
-    params.iter().map(one).collect()
-}
-
-fn content(kinds: &[&str], name: &str) -> Value {
-    let schema = json!({"schema": {"$ref": format!("{PREFIX}{name}")}});
-    Value::Object(kinds.iter().map(|k| (k.to_string(), schema.clone())).collect())
-}
-
-/// Content types of answers.
-pub(super) fn produces(op: &Operation) -> Vec<&'static str> {
-    let mut out = vec!["application/json", "application/yaml"];
-    if !op.custom {
-        out.push("application/vnd.kubernetes.protobuf");
-        if op.streams {
-            out.extend(["application/json;stream=watch", "application/vnd.kubernetes.protobuf;stream=watch"]);
-        }
-    }
-    out
-}
-
-/// Content types of patches.
-pub(super) fn patch_types(op: &Operation) -> &'static [&'static str] {
-    const TYPES: [&str; 4] = [
-        "application/json-patch+json",
-        "application/merge-patch+json",
-        "application/apply-patch+yaml",
-        "application/strategic-merge-patch+json",
-    ];
-    if op.custom { &TYPES[..3] } else { &TYPES }
-}
-
-/// A path as v3 documents write it.
-pub(super) fn render_v3(path: &PathItem<'_>, docs: Docs<'_>) -> Value {
-    let mut out = Map::new();
-    if !path.params.is_empty() {
-        out.insert("parameters".into(), params_v3(&path.params, docs));
-    }
-    for op in &path.operations {
-        let mut o = common(op);
-        if !op.params.is_empty() {
-            o.insert("parameters".into(), params_v3(&op.params, docs));
-        }
-        let any = if op.custom { &["application/json", "application/yaml"][..] } else { &["*/*"][..] };
-        let body = match &op.body {
-            Body::None => None,
-            Body::Object(name) => Some(json!({"content": content(any, name), "required": true})),
-            Body::Delete => Some(json!({"content": content(any, &format!("{META}.DeleteOptions"))})),
-            Body::Patch => {
-                Some(json!({"content": content(patch_types(op), &format!("{META}.Patch")), "required": true}))
-            }
-        };
-        if let Some(b) = body {
-            o.insert("requestBody".into(), b);
-        }
-        let mut responses = Map::new();
-        for (code, text) in op.codes {
-            let content = match &op.answer {
-                Some(name) => content(&produces(op), name),
-                None => json!({"*/*": {"schema": {"type": "string"}}}),
-            };
-            responses.insert(code.to_string(), json!({"description": text, "content": content}));
-        }
-        responses.insert("401".into(), json!({"description": "Unauthorized"}));
-        o.insert("responses".into(), Value::Object(responses));
-        out.insert(op.method.into(), Value::Object(o));
-    }
-    Value::Object(out)
-}
-
-/// What v2 and v3 write alike.
-pub(super) fn common(op: &Operation) -> Map<String, Value> {
-    let mut o = Map::new();
-    o.insert("description".into(), op.description.clone().into());
-    o.insert("operationId".into(), op.id.clone().into());
-    o.insert("tags".into(), json!([op.tag]));
-    if !op.action.is_empty() {
-        o.insert("x-kubernetes-action".into(), op.action.into());
-    }
-    if let Some(gvk) = &op.gvk {
-        o.insert("x-kubernetes-group-version-kind".into(), gvk.clone());
-    }
-    o
 }

@@ -3,11 +3,12 @@
 use serde_json::{Map, Value, json};
 
 use super::Docs;
-use super::operations::{Body, Param, PathItem, common, patch_types, produces};
+use super::operations::{Body, Param, PathItem};
+use super::v3::{common, patch_types, produces};
 
 const META: &str = "#/definitions/io.k8s.apimachinery.pkg.apis.meta.v1";
 
-fn param(p: &Param, docs: Docs<'_>) -> Value {
+fn param(p: &Param<'_>, docs: Docs<'_>) -> Value {
     let mut out = json!({"name": p.name, "in": p.place, "type": p.ty, "uniqueItems": true});
     if let Some(d) = p.description(docs) {
         out["description"] = d.into();
@@ -44,13 +45,17 @@ pub(super) fn path(path: &PathItem<'_>, docs: Docs<'_>) -> Value {
         if !params.is_empty() {
             o.insert("parameters".into(), Value::Array(params));
         }
-        let consumes: &[&str] = match (&op.body, op.custom) {
-            (Body::Patch, _) => patch_types(op),
-            (_, true) => &["application/json", "application/yaml"],
+        let consumes: &[&str] = match (&op.body, op.custom, op.media) {
+            (_, _, Some(media)) => media.consumes,
+            (Body::Patch, ..) => patch_types(op),
+            (_, true, _) => &["application/json", "application/yaml"],
             _ => &["*/*"],
         };
-        o.insert("consumes".into(), json!(consumes));
-        o.insert("produces".into(), if op.answer.is_some() { json!(produces(op)) } else { json!(["*/*"]) });
+        if !consumes.is_empty() {
+            o.insert("consumes".into(), json!(consumes));
+        }
+        let typed = op.answer.is_some() || op.media.is_some();
+        o.insert("produces".into(), if typed { json!(produces(op)) } else { json!(["*/*"]) });
         o.insert("schemes".into(), json!(["https"]));
         let mut responses = Map::new();
         for (code, text) in op.codes {

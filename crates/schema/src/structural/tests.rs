@@ -150,3 +150,60 @@ fn nodes_are_small() {
     assert!(std::mem::size_of::<Schema>() <= 184, "{}", std::mem::size_of::<Schema>());
     assert!(std::mem::size_of::<crate::Property>() <= 48);
 }
+
+#[test]
+fn defaults_in_metadata_are_those_of_its_own_fields() {
+    let metadata = json!({"type": "object", "properties": {
+        "name": {"type": "string", "default": "n"},
+        "unknown": {"type": "string", "default": "u"},
+        "labels": {"type": "object", "default": {"a": "b"}, "properties": {"c": {"type": "string", "default": "d"}}},
+        "ownerReferences": {"type": "array", "items": {"type": "object", "properties": {"odd": {"type": "string", "default": "o"}}}}}});
+    let whole = json!({"type": "object", "default": {"name": "n", "unknown": "u"}});
+    let embedded = |metadata: Value| {
+        let properties = json!({"metadata": metadata});
+        json!({"type": "object", "x-kubernetes-embedded-resource": true, "properties": properties})
+    };
+    let schema = build(
+        &json!({"type": "object", "properties": {"fields": embedded(metadata), "whole": embedded(whole)}}),
+    );
+    let mut value = json!({"fields": {"metadata": {"ownerReferences": [{}]}}, "whole": {}});
+    crate::defaulting::apply_defaults(&schema, &mut value, &mut kaji_meta::SizeBudget::default()).unwrap();
+    let labels = json!({"a": "b", "c": "d"});
+    assert_eq!(
+        value["fields"],
+        json!({"metadata": {"labels": labels, "name": "n", "ownerReferences": [{}]}})
+    );
+    assert_eq!(value["whole"], json!({"metadata": {"name": "n"}}));
+}
+
+#[test]
+fn a_definition_of_before_v1_keeps_what_it_does_not_name() {
+    let schema = json!({"type": "object", "properties": {
+        "spec": {"type": "object", "properties": {"a": {"type": "string"},
+            "list": {"type": "array", "items": {"type": "object", "properties": {"b": {"type": "integer"}}}},
+            "loose": {"type": "array"}, "map": {"type": "object", "additionalProperties": true}, "any": {}}}}});
+    let value = json!({"apiVersion": "v1", "kind": "X", "metadata": {"name": "n"}, "other": {"x": [{"y": 1}]},
+        "spec": {"a": "s", "list": [{"b": 1, "c": {"d": 1}}], "loose": [{"e": 1}], "map": {"f": {"g": 1}}, "any": {"h": 1}}});
+    let mut kept = value.clone();
+    assert!(crate::prune::prune(&build_preserving(&schema), &mut kept, true).is_empty());
+    assert_eq!(kept, value);
+    assert!(!crate::prune::prune(&build(&schema), &mut kept, true).is_empty());
+}
+
+#[test]
+fn violations_are_those_of_structure() {
+    let path = Path::new("schema");
+    let found = |schema: Value| {
+        violations(&schema, &path).map(|e| e.iter().map(ToString::to_string).collect::<Vec<_>>())
+    };
+    let defaults = json!({"type": "object", "properties": {"a": {"type": "string", "default": 1}}});
+    assert_eq!(found(defaults), Ok(vec![]));
+    assert_eq!(
+        found(json!({"type": "object", "properties": {"a": {}}})),
+        Ok(vec![
+            "schema.properties[a].type: Required value: must not be empty for specified object fields"
+                .to_owned()
+        ])
+    );
+    assert_eq!(found(json!({"$ref": "x"})), Err("OpenAPIV3Schema '$ref' is not supported".to_owned()));
+}

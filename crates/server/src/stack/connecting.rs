@@ -9,6 +9,7 @@ use crate::{
     authorize,
     body::ResponseBody,
     connect::ConnectContext,
+    documents,
     listen::{ConnectionGuard, ConnectionHandle},
     route::{RequestInfo, Target},
     stack::state::RequestContext,
@@ -56,7 +57,7 @@ impl Stack {
                 memory: None,
                 audit_id: &context.audit.id,
                 audit: record.clone().map(|r| r as _),
-                create_authorizer: Some(authorize::connect_authorizer(&self.authorizer)),
+                create_authorizer: Some(authorize::authorizer_of_connections(&self.authorizer)),
                 deadline: context.deadline,
                 webhooks: context.webhooks.clone(),
                 trace: context.parent(),
@@ -65,7 +66,9 @@ impl Stack {
         )?;
         let lane = parts.extensions.get::<ConnectionHandle>().map(|c| c.target.clone());
         let (answer, _) = self.dispatch(request, None, record, lane.as_ref()).await;
-        let Body::Connect(connection) = answer.body else { return Ok(api::response(answer, false)) };
+        let Body::Connect(connection) = answer.body else {
+            return Ok(documents::response(parts, info, answer, false));
+        };
         context.warnings.extend(answer.warnings);
         let facts = ConnectContext {
             info,

@@ -1,7 +1,7 @@
 //! No eviction leaves fewer healthy pods than a disruption budget asks for.
 //!
 //! Upstream's disruption controller writes into the budget how many pods may go, and an eviction counts that down. What is lost
-//! otherwise (a node dies, a controller deletes a pod) it learns of later: such a pod counts as healthy for a while.
+//! otherwise (a node dies, a controller deletes a pod) it observes later: such a pod counts as healthy for a while.
 //!
 //! Invariants: percentages are rounded up, as upstream's (`minAvailable` of the scale of the pods' controllers, `maxUnavailable` off
 //! it); budgets with expressions in their selector are not looked at.

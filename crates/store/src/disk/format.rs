@@ -17,7 +17,7 @@ use std::time::{Duration, Instant};
 const LOCK: &str = "LOCK";
 /// How long a lock that is held is tried again: by a process that is ending, or by a child of this one that has inherited it and
 /// has not executed its program yet.
-const LOCK_PATIENCE: Duration = Duration::from_millis(500);
+const LOCK_TIMEOUT: Duration = Duration::from_millis(500);
 const LOCK_PAUSE: Duration = Duration::from_millis(5);
 const FORMAT: &str = "FORMAT";
 const DATA: &str = "store.redb";
@@ -80,7 +80,7 @@ impl Directory {
         loop {
             match lock.try_lock() {
                 Ok(()) => return Ok(Directory { path: path.to_owned(), _lock: Some(lock) }),
-                Err(TryLockError::WouldBlock) if start.elapsed() < LOCK_PATIENCE => {
+                Err(TryLockError::WouldBlock) if start.elapsed() < LOCK_TIMEOUT => {
                     std::thread::sleep(LOCK_PAUSE);
                 }
                 Err(TryLockError::WouldBlock) => return Err(in_use(path)),

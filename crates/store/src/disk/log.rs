@@ -14,7 +14,7 @@ use super::{DiskOptions, codec};
 use crate::mvcc::index::{Index, Version};
 use crate::mvcc::lease::Leases;
 use crate::mvcc::log::{
-    Commit, LeaseRecord, Loc, Log, Reader, Record, Snapshot, State, TimeMark, Visit, missing,
+    Commit, LeaseRecord, Loc, Log, LogSnapshot, Reader, Record, State, TimeMark, Visit, missing,
 };
 use crate::mvcc::panic_text;
 use crate::mvcc::writer::Loaded;
@@ -480,7 +480,7 @@ impl Log for DiskLog {
 struct DiskReader(Arc<Files>);
 
 impl Reader for DiskReader {
-    fn snapshot(&self) -> Result<Box<dyn Snapshot>, StoreError> {
+    fn snapshot(&self) -> Result<Box<dyn LogSnapshot>, StoreError> {
         guarded(&self.0.path, || {
             let pending = self.0.pending.get();
             let current = self.0.current();
@@ -488,7 +488,7 @@ impl Reader for DiskReader {
             let tx = opened.db.begin_read().map_err(|e| self.0.error(e))?;
             let log = tx.open_table(LOG).map_err(|e| self.0.error(e))?;
             let (path, replaced) = (self.0.path.clone(), opened.replaced.clone());
-            Ok(Box::new(DiskSnapshot { log, pending, path, replaced }) as Box<dyn Snapshot>)
+            Ok(Box::new(DiskSnapshot { log, pending, path, replaced }) as Box<dyn LogSnapshot>)
         })
     }
 }
@@ -514,7 +514,7 @@ impl DiskSnapshot {
     }
 }
 
-impl Snapshot for DiskSnapshot {
+impl LogSnapshot for DiskSnapshot {
     fn get(&self, loc: Loc, visit: &mut dyn FnMut(Record<'_>)) -> Result<(), StoreError> {
         if let Some(entry) = self.pending.get(loc) {
             visit(Record::from(&entry));

@@ -33,7 +33,7 @@ impl Entry {
     }
 }
 
-/// A change as the log gives it back. Borrowed, so that a scan copies only what it wants.
+/// A change as the log gives it back. Borrowed, so that a scan copies only what it needs.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Record<'a> {
     pub loc: Loc,
@@ -190,14 +190,14 @@ pub(crate) trait Log: Send + 'static {
 /// Opens snapshots.
 pub(crate) trait Reader: Send + Sync + 'static {
     /// Everything committed up to now. Cheap; it must not wait for a commit that is under way.
-    fn snapshot(&self) -> Result<Box<dyn Snapshot>, StoreError>;
+    fn snapshot(&self) -> Result<Box<dyn LogSnapshot>, StoreError>;
 }
 
 /// Visits a record, and says whether to go on.
 pub(crate) type Visit<'a> = dyn FnMut(Record<'_>) -> ControlFlow<()> + 'a;
 
 /// The log as it was at one moment.
-pub(crate) trait Snapshot: Send + 'static {
+pub(crate) trait LogSnapshot: Send + 'static {
     /// Shows the record at `loc`; an error when there is none, because callers take the location from the index.
     fn get(&self, loc: Loc, visit: &mut dyn FnMut(Record<'_>)) -> Result<(), StoreError>;
 
@@ -207,7 +207,7 @@ pub(crate) trait Snapshot: Send + 'static {
 
 /// Reads one version as a key-value.
 pub(crate) fn read_key_value(
-    snapshot: &dyn Snapshot,
+    snapshot: &dyn LogSnapshot,
     loc: Loc,
     key: &Arc<str>,
 ) -> Result<KeyValue, StoreError> {

@@ -12,7 +12,7 @@ mod scrub;
 use super::hub::Batch;
 use super::index::{Index, Version};
 use super::lease::Leases;
-use super::log::{Commit, Entry, Log, Snapshot, State, TimeMark, read_key_value};
+use super::log::{Commit, Entry, Log, LogSnapshot, State, TimeMark, read_key_value};
 use super::plan::{Context, Plan, Values};
 use super::queue::{Answer, Command, Queue};
 use super::{Limits, Shared};
@@ -68,7 +68,7 @@ impl Reply {
 /// Reads values for planning: from the recent batches, else from the log.
 struct Loader<'a> {
     shared: &'a Shared,
-    snapshot: Option<Box<dyn Snapshot>>,
+    snapshot: Option<Box<dyn LogSnapshot>>,
 }
 
 impl Values for Loader<'_> {

@@ -35,9 +35,9 @@ fn accept(_: &Headers) -> Result<(), String> {
 
 pub(super) async fn over_spdy(
     upgrade: OnUpgrade,
-    expected: usize,
+    (expected, outlives_client): (usize, bool),
     format: StatusFormat,
-    open: impl Future<Output = Result<Session, RuntimeError>> + Send,
+    open: impl Future<Output = Result<Session, RuntimeError>> + Send + 'static,
     timeouts: Timeouts,
 ) {
     let connection = match upgrade.await {
@@ -51,7 +51,7 @@ pub(super) async fn over_spdy(
         Err(error) => return tracing::warn!(%error, "streaming: cannot serve SPDY"),
     };
     let (reader, writer) = connection.drive();
-    let work = serve(handle, expected, format, open, timeouts.stream_creation);
+    let work = serve(handle, (expected, outlives_client), format, open, timeouts.stream_creation);
     transport::run(work, reader, writer, activity, timeouts.idle).await;
 }
 
@@ -90,9 +90,9 @@ impl Created {
 
 async fn serve(
     mut handle: Handle,
-    expected: usize,
+    (expected, outlives_client): (usize, bool),
     format: StatusFormat,
-    open: impl Future<Output = Result<Session, RuntimeError>> + Send,
+    open: impl Future<Output = Result<Session, RuntimeError>> + Send + 'static,
     patience: Duration,
 ) {
     let mut created = Created::default();
@@ -114,8 +114,9 @@ async fn serve(
         stdin: created.stdin.map(|stream| stream.incoming),
         resize: created.resize.map(|stream| stream.incoming),
         outgoing: outgoing.clone(),
+        outlives_client,
     };
-    if session::serve(streams, open, &format).await.is_err() {
+    if session::serve(streams, open, format).await.is_err() {
         return;
     }
     for stream in inputs.into_iter().flatten() {

@@ -6,7 +6,7 @@ use http::{Request, Response, StatusCode};
 use hyper::{body::Incoming, service::service_fn, upgrade::OnUpgrade};
 use hyper_util::rt::TokioIo;
 use kaji_streaming::{
-    Refusal, Upgrade, UpgradeRequest,
+    Upgrade, UpgradeRejection, UpgradeRequest,
     spdy::{Decoder, Encoder, Frame, Headers},
 };
 use std::{collections::BTreeMap, convert::Infallible};
@@ -18,7 +18,7 @@ use tokio_tungstenite::{
 
 /// Serves one connection, with `serve` for its upgrade requests; answers with the client's end of it.
 pub fn connection(
-    serve: impl Fn(UpgradeRequest<'_>) -> Result<Upgrade, Refusal> + Send + Sync + 'static,
+    serve: impl Fn(UpgradeRequest<'_>) -> Result<Upgrade, UpgradeRejection> + Send + Sync + 'static,
 ) -> DuplexStream {
     let (client, server) = tokio::io::duplex(16 << 10);
     let serve = std::sync::Arc::new(serve);
@@ -32,7 +32,7 @@ pub fn connection(
                     tokio::spawn(session);
                     response.map(|()| String::new())
                 }
-                Err(Refusal { code, headers, text }) => {
+                Err(UpgradeRejection { code, headers, text }) => {
                     let mut response = Response::new(text);
                     *response.status_mut() = code;
                     for (name, value) in headers {
@@ -238,7 +238,7 @@ pub fn tunnel(mut socket: WebSocketStream<DuplexStream>) -> DuplexStream {
 
 /// The code and the text of a response without an upgrade.
 pub async fn refusal(
-    serve: impl Fn(UpgradeRequest<'_>) -> Result<Upgrade, Refusal> + Send + Sync + 'static,
+    serve: impl Fn(UpgradeRequest<'_>) -> Result<Upgrade, UpgradeRejection> + Send + Sync + 'static,
     headers: &str,
 ) -> String {
     let mut connection = connection(serve);

@@ -7,7 +7,7 @@ use hyper_util::rt::TokioIo;
 use kaji_containers::Duplex;
 use kaji_meta::Query;
 use kaji_streaming::{
-    Action, PodName, PortForwardPorts, Refusal, StreamOptions, Timeouts, Upgrade, UpgradeRequest,
+    Action, PodName, PortForwardPorts, StreamOptions, Timeouts, Upgrade, UpgradeRejection, UpgradeRequest,
     port_forward, remote_command,
 };
 use std::{
@@ -39,7 +39,11 @@ fn document(path: &str) -> Option<&'static str> {
 }
 
 /// The sessions of the pod: its process copies its input, says that it is done, and exits with 3; its ports answer in capitals.
-fn session(path: &str, query: &Query, request: UpgradeRequest<'_>) -> Option<Result<Upgrade, Refusal>> {
+fn session(
+    path: &str,
+    query: &Query,
+    request: UpgradeRequest<'_>,
+) -> Option<Result<Upgrade, UpgradeRejection>> {
     let flag = |name| query.first(name) == Some("true");
     let tty = flag("tty");
     let options =
@@ -96,7 +100,7 @@ fn answer(mut request: Request<Incoming>) -> Response<String> {
             tokio::spawn(session);
             return response.map(|()| String::new());
         }
-        Some(Err(Refusal { code, headers, text })) => {
+        Some(Err(UpgradeRejection { code, headers, text })) => {
             *response.status_mut() = code;
             *response.body_mut() = text;
             response.headers_mut().extend(headers);

@@ -5,17 +5,17 @@ use expect_test::expect;
 use http::StatusCode;
 use kaji_meta::Query;
 use kaji_streaming::{
-    Action, PodName, PortForwardPorts, Refusal, StreamOptions, Timeouts, Upgrade, UpgradeRequest,
+    Action, PodName, PortForwardPorts, StreamOptions, Timeouts, Upgrade, UpgradeRejection, UpgradeRequest,
     port_forward, remote_command,
 };
 use std::sync::Arc;
 
-fn exec(request: UpgradeRequest<'_>) -> Result<Upgrade, Refusal> {
+fn exec(request: UpgradeRequest<'_>) -> Result<Upgrade, UpgradeRejection> {
     let options = StreamOptions { stdout: true, ..StreamOptions::default() };
     remote_command(request, options, Action::Attach, std::future::pending(), Timeouts::default())
 }
 
-fn forward(request: UpgradeRequest<'_>) -> Result<Upgrade, Refusal> {
+fn forward(request: UpgradeRequest<'_>) -> Result<Upgrade, UpgradeRejection> {
     let pod = PodName { name: "p".into(), uid: String::new() };
     let connect = Arc::new(|_| Box::pin(std::future::pending()) as _);
     port_forward(request, PortForwardPorts::default(), pod, connect, Timeouts::default())

@@ -168,31 +168,75 @@ async fn a_process_that_does_not_start_is_an_internal_error() {
         .assert_eq(&String::from_utf8_lossy(&got[&3]));
 }
 
+/// Connects a client, has it write `input`, and closes the connection.
+async fn come_and_go(kind: &str, connection: DuplexStream, options: StreamOptions, input: &[u8]) {
+    use futures_util::StreamExt;
+    if kind == "spdy" {
+        let mut client = SpdyClient::connect(connection, "v4.channel.k8s.io").await;
+        let mut stdin = None;
+        let wanted = [
+            ("error", true),
+            ("stdin", options.stdin),
+            ("stdout", options.stdout),
+            ("stderr", options.stderr),
+        ];
+        for (kind, _) in wanted.into_iter().filter(|(_, wanted)| *wanted) {
+            let stream = client.open(&[("streamType", kind)]).await;
+            stdin = stdin.or((kind == "stdin").then_some(stream));
+        }
+        if options.tty {
+            client.open(&[("streamType", "resize")]).await;
+        }
+        client.until(|frame| matches!(frame, Frame::Data { .. })).await;
+        if let Some(stdin) = stdin.filter(|_| !input.is_empty()) {
+            client.data(stdin, input, false).await;
+        }
+    } else {
+        let mut socket = websocket(connection, "v5.channel.k8s.io").await;
+        socket.next().await.unwrap().unwrap();
+        socket.next().await.unwrap().unwrap();
+        if !input.is_empty() {
+            socket.send(Message::Binary([&[0], input].concat().into())).await.unwrap();
+        }
+    }
+}
+
 #[tokio::test]
-async fn a_process_is_killed_when_its_client_is_gone() {
+async fn a_terminal_hangs_up_when_its_client_is_gone() {
+    let options = StreamOptions { stdin: true, stdout: true, tty: true, ..StreamOptions::default() };
     for kind in ["spdy", "websocket"] {
         let (killed, end) = oneshot::channel::<()>();
         let open = async move {
-            Ok(start(PIPES, |mut process| async move {
+            Ok(start(options, |mut process| async move {
                 let _killed = killed;
                 process.stdout.write_all(b"up").await.unwrap();
                 std::future::pending().await
             }))
         };
-        let connection = serve(PIPES, exec(), open);
-        if kind == "spdy" {
-            let mut client = SpdyClient::connect(connection, "v4.channel.k8s.io").await;
-            for kind in ["error", "stdin", "stdout", "stderr"] {
-                client.open(&[("streamType", kind)]).await;
-            }
-            client.until(|frame| matches!(frame, Frame::Data { .. })).await;
-        } else {
-            let mut socket = websocket(connection, "v5.channel.k8s.io").await;
-            use futures_util::StreamExt;
-            socket.next().await.unwrap().unwrap();
-            socket.next().await.unwrap().unwrap();
-        }
+        come_and_go(kind, serve(options, exec(), open), options, b"").await;
         end.await.expect_err("dropped, not sent");
+    }
+}
+
+/// As with upstream's runtimes: what copies a file to a pod sends it and is gone.
+#[tokio::test]
+async fn a_command_outlives_its_client() {
+    for kind in ["spdy", "websocket"] {
+        let (send, received) = oneshot::channel();
+        let open = async move {
+            Ok(start(PIPES, |mut process| async move {
+                process.stdout.write_all(b"up").await.unwrap();
+                let mut input = vec![];
+                process.stdin.read_to_end(&mut input).await.unwrap();
+                // More than the pipe has room for.
+                process.stdout.write_all(&[b'x'; 8 << 10]).await.unwrap();
+                process.stderr.write_all(&[b'x'; 8 << 10]).await.unwrap();
+                send.send(input).unwrap();
+                0
+            }))
+        };
+        come_and_go(kind, serve(PIPES, exec(), open), PIPES, &[b'i'; 5000]).await;
+        assert_eq!(received.await.unwrap(), [b'i'; 5000], "{kind}");
     }
 }
 

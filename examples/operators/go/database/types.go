@@ -14,7 +14,7 @@ func addToScheme(scheme *runtime.Scheme) error {
 	return nil
 }
 
-// DatabaseSpec is what a user wants.
+// DatabaseSpec is the desired state.
 type DatabaseSpec struct {
 	// Host is the name that it is reached at.
 	Host string `json:"host"`

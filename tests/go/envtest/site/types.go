@@ -17,7 +17,7 @@ func AddToScheme(scheme *runtime.Scheme) error {
 	return nil
 }
 
-// SiteSpec is what a user wants.
+// SiteSpec is the desired state.
 type SiteSpec struct {
 	Greeting string `json:"greeting"`
 	Replicas *int32 `json:"replicas,omitempty"`

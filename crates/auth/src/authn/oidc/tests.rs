@@ -146,6 +146,20 @@ fn maps_claims_to_user() {
 }
 
 #[test]
+fn a_token_ends_at_the_moment_that_it_names() {
+    let s = setting();
+    let end = jiff::Timestamp::from_second(1_000_100).unwrap();
+    s.clock.set(end);
+    assert!(s.ask(&s.key, &claims()).starts_with("a@example.com"));
+    // Another token: what is known of the first is kept.
+    s.clock.set(end + jiff::SignedDuration::from_millis(1));
+    assert_eq!(
+        s.with("jti", json!("2")),
+        "oidc: verify token: oidc: token is expired (Token Expiry: 1970-01-12T13:48:20Z)"
+    );
+}
+
+#[test]
 fn rejects_distributed_group_claims() {
     let s = setting();
     let mut claims = claims();

@@ -101,6 +101,23 @@ fn rejects_invalid_fields() {
         r#"spec.scope: Invalid value: "Cluster": field is immutable"#
     );
 }
+
+#[test]
+fn stored_versions_stay_in_the_spec_but_are_not_looked_at_in_a_status() {
+    let stored = |all: Value| {
+        let mut crd = crd();
+        crd["status"] = json!({"storedVersions": all});
+        crd
+    };
+    let update = |subresource, new, old| update_errors(&def(&deps()), subresource, stored(new), stored(old));
+    assert_eq!(
+        update("", json!(["v0", "v1"]), json!(["v0", "v1"])),
+        "status.storedVersions[0]: Invalid value: \"v0\": missing from spec.versions; v0 was previously a storage version, and must remain in spec.versions until a storage migration ensures no data remains persisted in v0 and removes v0 from status.storedVersions"
+    );
+    assert_eq!(update("status", json!(["v0"]), json!(["v1"])), "");
+    assert_eq!(update("status", json!([]), json!(["v1"])), "");
+}
+
 #[test]
 fn warns_about_new_unrecognized_formats() {
     let fixture = TestContext::default();

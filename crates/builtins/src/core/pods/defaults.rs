@@ -6,9 +6,9 @@
 use super::{CONTAINER_LISTS, image, resources};
 use crate::shared::{
     Fields,
+    rules::round_quantities,
     value::{default_int, default_text, ensure_object, list_mut, object_mut, put, set_default},
 };
-use kaji_meta::Quantity;
 use serde_json::{Value, json};
 
 /// Defaults of a pod.
@@ -19,11 +19,11 @@ pub fn pod(pod: &mut Value) {
     if let Some(status) = object_mut(pod, "status") {
         for list in ["initContainerStatuses", "containerStatuses", "ephemeralContainerStatuses"] {
             for s in list_mut(status, list) {
-                round_list(s, "allocatedResources");
+                round_quantities(s, "allocatedResources");
                 requirements(s);
             }
         }
-        round_list(status, "allocatedResources");
+        round_quantities(status, "allocatedResources");
         requirements(status);
     }
 }
@@ -51,7 +51,7 @@ fn spec_fields(spec: &mut Value) {
             container(c);
         }
     }
-    round_list(spec, "overhead");
+    round_quantities(spec, "overhead");
     requirements(spec);
 }
 
@@ -177,9 +177,6 @@ fn volume(v: &mut Value) {
         let policy = image::default_pull_policy(i.text("reference"));
         put(i, "pullPolicy", policy);
     }
-    if let Some(h) = object_mut(v, "hostPath") {
-        set_default(h, "type", || "".into());
-    }
     for name in ["secret", "configMap", "downwardAPI", "projected"] {
         if let Some(s) = object_mut(v, name) {
             set_default(s, "defaultMode", || 0o644.into());
@@ -202,11 +199,14 @@ fn volume(v: &mut Value) {
         ensure_object(t, "metadata");
         claim_spec(ensure_object(t, "spec"));
     }
-    old_volume(v);
+    volume_source(v);
 }
 
-/// Volume plug-ins of old; their fields still have defaults.
-fn old_volume(v: &mut Value) {
+/// Defaults of the sources that PersistentVolumes have, too. Those of plug-ins of old still have some.
+pub fn volume_source(v: &mut Value) {
+    if let Some(h) = object_mut(v, "hostPath") {
+        set_default(h, "type", || "".into());
+    }
     if let Some(i) = object_mut(v, "iscsi") {
         default_text(i, "iscsiInterface", "default");
     }
@@ -237,21 +237,8 @@ pub fn claim_spec(spec: &mut Value) {
 /// Rounds the quantities of `resources.limits` and `.requests`.
 fn requirements(holder: &mut Value) {
     if let Some(r) = object_mut(holder, "resources") {
-        round_list(r, "limits");
-        round_list(r, "requests");
-    }
-}
-
-/// Rounds quantities finer than 1/1000 up, as upstream does for compatibility.
-fn round_list(holder: &mut Value, key: &str) {
-    let Some(Value::Object(list)) = holder.get_mut(key) else { return };
-    for q in list.values_mut() {
-        if let Some(text) = q.as_str()
-            && text.ends_with(['n', 'u'])
-            && let Ok(parsed) = Quantity::parse(text)
-        {
-            *q = parsed.round_up(-3).0.to_string().into();
-        }
+        round_quantities(r, "limits");
+        round_quantities(r, "requests");
     }
 }
 

@@ -1,20 +1,11 @@
 //! The difference between two specs as a unified diff of their JSON, which some messages show.
 
-use serde::Serialize;
+use kaji_meta::json;
 use serde_json::Value;
 
 const CONTEXT: usize = 3;
 /// The size of the comparison table from which on a difference is shown as one replacement.
 const MAX_TABLE: usize = 1 << 22;
-
-fn pretty(v: &Value) -> String {
-    let mut out = vec![];
-    let mut ser =
-        serde_json::Serializer::with_formatter(&mut out, serde_json::ser::PrettyFormatter::with_indent(b" "));
-    // A Value always serialises.
-    let _ = v.serialize(&mut ser);
-    String::from_utf8(out).unwrap_or_default()
-}
 
 /// One line of an edit script: kept, removed or added.
 #[derive(Clone, Copy, PartialEq)]
@@ -80,10 +71,20 @@ fn new_lines(edits: &[Edit<'_>]) -> usize {
     edits.iter().filter(|e| !matches!(e, Edit::Remove(_))).count()
 }
 
+/// JSON, indented by a space for each level.
+pub fn indented(compact: &str) -> String {
+    // Indenting adds blanks alone.
+    String::from_utf8(json::indent(compact.as_bytes(), 1)).unwrap_or_default()
+}
+
 /// A unified diff with three lines of context; empty if the values are equal.
 pub fn unified(old: &Value, new: &Value) -> String {
-    let (a, b) = (pretty(old), pretty(new));
-    let (a, b): (Vec<&str>, Vec<&str>) = (a.lines().collect(), b.lines().collect());
+    unified_texts(&indented(&old.to_string()), &indented(&new.to_string()))
+}
+
+/// The same of two texts.
+pub fn unified_texts(old: &str, new: &str) -> String {
+    let (a, b): (Vec<&str>, Vec<&str>) = (old.lines().collect(), new.lines().collect());
     let edits = edits(&a, &b);
     let changed: Vec<usize> = (0..edits.len()).filter(|i| !matches!(edits[*i], Edit::Keep(_))).collect();
     let mut out = String::new();
@@ -117,7 +118,17 @@ pub fn unified(old: &Value, new: &Value) -> String {
 mod tests {
     use super::*;
     use expect_test::expect;
+    use serde::Serialize;
     use serde_json::json;
+
+    #[test]
+    fn indents_as_go_does() {
+        let value = json!({"a": {}, "b": [], "c": [1, {"d": "x:\"{,\\"}], "e": null, "f": "\\"});
+        let mut pretty = vec![];
+        let format = serde_json::ser::PrettyFormatter::with_indent(b" ");
+        value.serialize(&mut serde_json::Serializer::with_formatter(&mut pretty, format)).unwrap();
+        assert_eq!(indented(&value.to_string()).as_bytes(), pretty);
+    }
 
     #[test]
     fn shows_changed_lines_with_context() {

@@ -3,7 +3,7 @@
 use super::{diff, validate};
 use crate::shared::{
     Fields, check,
-    value::{copy_field, drop_field, ensure_object, list_mut, put},
+    value::{copy_field, drop_field, ensure_object, list_mut},
 };
 use kaji_meta::{
     Path,
@@ -194,14 +194,6 @@ pub fn validate_ephemeral(errs: &mut ErrorList, new: &Value, old: &Value) {
             }
             Some(_) => {}
         }
-    }
-}
-
-/// Moves `metadata.generation` if the spec of a pod differs.
-pub fn bump_generation(new: &mut Value, old: &Value) {
-    if !semantic_equal(new.at("spec"), old.at("spec")) {
-        let next = kaji_meta::object::generation(old) + 1;
-        put(ensure_object(new, "metadata"), "generation", next);
     }
 }
 

@@ -5,7 +5,7 @@
 pub mod annotations;
 mod containers;
 mod env;
-mod old_volumes;
+pub(crate) mod old_volumes;
 mod paths;
 mod probes;
 mod projected;
@@ -18,7 +18,8 @@ pub use paths::no_backsteps;
 pub use projected::{is_kubernetes_signer, signer_name};
 pub use requirements::requirements as container_requirements;
 pub(crate) use scheduling::only_deleted_gates;
-pub use scheduling::{node_selector, node_selector_term, tolerations};
+pub use scheduling::{node_selector, node_selector_with, tolerations};
+pub(crate) use volumes::{host_path, nfs};
 
 use crate::shared::{Fields, check, value::FieldTable};
 use kaji_meta::{

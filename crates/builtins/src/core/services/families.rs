@@ -93,6 +93,24 @@ pub fn normalize(new: &mut Value, old: Option<&Value>) {
     }
 }
 
+/// Completes a service that was stored before it could have addresses of two families. Families of one without an address depend on
+/// the cluster's, and are decided with the next write. Source: `defaultOnRead` of upstream's storage of services.
+pub fn complete_stored(service: &mut Value) {
+    if service.at("spec").text("clusterIP").is_empty() || service_type(service) == EXTERNAL_NAME {
+        return;
+    }
+    normalize(service, None);
+    if is_headless(service) || !families(service).is_empty() {
+        return;
+    }
+    let all: Vec<&str> = cluster_ips(service).into_iter().map(family_of).collect();
+    let policy = if all.len() == 1 { SINGLE } else { REQUIRE_DUAL };
+    let all = owned(&all);
+    let spec = ensure_object(service, "spec");
+    put(spec, "ipFamilies", all);
+    put(spec, "ipFamilyPolicy", policy);
+}
+
 /// Whether an update leaves a `PreferDualStack` service's addresses alone; then it is not upgraded behind its back.
 pub fn keeps_preferred(new: &Value, old: Option<&Value>) -> bool {
     let Some(old) = old else { return false };
@@ -389,6 +407,38 @@ mod tests {
         match init(&mut svc, None, &Configured::from_cidrs(&cidrs)) {
             Ok(()) => format!("{} {:?} {:?}", policy(&svc), families(&svc), cluster_ips(&svc)),
             Err(e) => show(&e),
+        }
+    }
+
+    fn completed(spec: Value) -> Value {
+        let mut service = json!({"metadata": {"name": "s"}, "spec": spec});
+        complete_stored(&mut service);
+        service["spec"].take()
+    }
+
+    #[test]
+    fn a_stored_service_of_one_address_gets_its_list_and_family() {
+        assert_eq!(
+            completed(json!({"clusterIP": "10.0.0.1"})),
+            json!({"clusterIP": "10.0.0.1", "clusterIPs": ["10.0.0.1"], "ipFamilies": ["IPv4"],
+                "ipFamilyPolicy": "SingleStack"})
+        );
+        assert_eq!(
+            completed(json!({"clusterIP": "fd00::1", "clusterIPs": ["fd00::1", "10.0.0.1"]})),
+            json!({"clusterIP": "fd00::1", "clusterIPs": ["fd00::1", "10.0.0.1"], "ipFamilies": ["IPv6", "IPv4"],
+                "ipFamilyPolicy": "RequireDualStack"})
+        );
+        let headless = json!({"clusterIP": "None", "clusterIPs": ["None"]});
+        assert_eq!(completed(json!({"clusterIP": "None"})), headless);
+    }
+
+    #[test]
+    fn what_a_stored_service_has_stays() {
+        let preferred = json!({"clusterIP": "10.0.0.1", "clusterIPs": ["10.0.0.1"], "ipFamilies": ["IPv4"],
+            "ipFamilyPolicy": "PreferDualStack"});
+        let external = json!({"type": "ExternalName", "clusterIP": "10.0.0.1"});
+        for spec in [preferred, external, json!({"type": "ClusterIP"})] {
+            assert_eq!(completed(spec.clone()), spec);
         }
     }
 

@@ -6,10 +6,11 @@
 use crate::{
     cache::{Cache, Fields, Filter, SelectedEntry, Start, Subscription, WatchEvent},
     conversion::Batch,
-    engine::{Engine, store_status},
+    engine::Engine,
     list_options::{ListOptions, Rv},
     registry::Resource,
     request::ApiRequest,
+    store_error::store_status,
 };
 use futures_util::StreamExt;
 use kaji_meta::Status;

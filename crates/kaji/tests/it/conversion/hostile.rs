@@ -185,7 +185,7 @@ async fn a_hanging_webhook_does_not_delay_other_requests() {
     ground.make("v1beta1", "a").await;
     ground.calls();
     ground.behave(Box::new(|_| Reply::Never));
-    // No longer than the client wants.
+    // No longer than the client asks for.
     let get = "GET /apis/stable.example.com/v1beta2/namespaces/default/multis/a?timeout=1s";
     let (code, said) = ask(&ground.cluster, &admin(), get, &Value::Null).await;
     expect![[r#"504 "Timeout" "Timeout: request did not complete within the allotted timeout""#]]

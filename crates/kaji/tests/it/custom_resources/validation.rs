@@ -114,8 +114,8 @@ async fn an_applied_null_is_a_value() {
           {"plain":{"a":null}} is {}
         201 
           {"nullable":{"a":"1"},"plain":{"a":"1"}} is {"filled":{"a":"x"},"nullable":{"a":"1"},"plain":{"a":"1"}}
-        200 
-          {"nullable":null,"plain":null} is {"filled":{"a":"x"},"nullable":{},"plain":{}}
+        422 Widget.example.com "e" is invalid: plain: Invalid value: "null": plain in body must be of type object: "null"
+          {"nullable":null,"plain":null} is {"filled":{"a":"x"},"nullable":{"a":"1"},"plain":{"a":"1"}}
         201 
     "#]].assert_eq(&out);
     cluster.stop().await;

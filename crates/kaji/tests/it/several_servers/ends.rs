@@ -4,16 +4,20 @@ use super::{
     Servers,
     definitions::{CRDS, WIDGETS, answers, creates, definition, widget},
 };
-use crate::common::{
-    TestCluster,
-    access::{admin, ask, ok},
-    https::Https,
-    until,
+use crate::{
+    common::{
+        TestCluster,
+        access::{admin, ask, ok},
+        https::Https,
+        until,
+    },
+    etcd::{client, raw, store},
 };
 use base64::{Engine as _, engine::general_purpose::STANDARD};
-use kaji::{Environment, StoreKind};
+use kaji::{Environment, StorageMediaType, StoreKind};
 use kaji_controllers::Selection;
 use kaji_store::{Op, Range, Store, Txn, memory::MemoryStore};
+use kaji_testing::etcd::Etcd;
 use serde_json::{Value, json};
 use std::sync::Arc;
 use tokio::sync::Semaphore;
@@ -175,7 +179,7 @@ async fn what_waited_for_a_webhook_does_not_outlive_its_definition() {
     server.stop().await;
 }
 
-/// Another server has established a definition, taken objects and been told of its end, before this one has heard of it.
+/// Another server has established a definition, taken objects and deleted it, before this one has the event.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_definition_that_is_first_seen_at_its_end_is_emptied() {
     let (server, store) = over_memory().await;
@@ -205,4 +209,37 @@ async fn a_definition_that_is_first_seen_at_its_end_is_emptied() {
     until("the definition is gone", async || keys(&store, of_definition).await.is_empty()).await;
     assert_eq!(keys(&store, "/registry/example.com/").await, [""; 0]);
     server.stop().await;
+}
+
+/// Without its objects in the cache it would go, and they would stay in the store.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_definition_stays_while_its_objects_cannot_be_read() {
+    let Some(etcd) = Etcd::start("a_definition_stays_while_its_objects_cannot_be_read") else { return };
+    let start = async || {
+        let kind = store(&etcd, StorageMediaType::Json);
+        TestCluster::start_in(tempfile::tempdir().unwrap(), 0, kind).await
+    };
+    let first = start().await;
+    ok(&first, &admin(), &format!("POST {CRDS}"), definition(&json!({"size": {"type": "integer"}}))).await;
+    answers(&first, &format!("POST {WIDGETS}"), &widget("w", 1), 201).await;
+    first.stop().await;
+    let damaged = "/registry/example.com/widgets/default/damaged";
+    let etcd_client = client(&etcd).await;
+    etcd_client.txn(Txn::put(damaged, &b"{"[..])).await.unwrap();
+
+    let second = start().await;
+    let definition = format!("{CRDS}/widgets.example.com");
+    answers(&second, &format!("GET {WIDGETS}/w"), &Value::Null, 500).await;
+    ok(&second, &admin(), &format!("DELETE {definition}"), Value::Null).await;
+    until("the deletion fails", async || {
+        let (_, found) = ask(&second, &admin(), &format!("GET {definition}"), &Value::Null).await;
+        let conditions = found["status"]["conditions"].as_array().expect("the definition is there");
+        conditions.iter().any(|c| c["reason"] == "InstanceDeletionFailed" && c["status"] == "True")
+    })
+    .await;
+    let left = etcd_client.range(Range::key(damaged)).await.unwrap().kvs.remove(0);
+    etcd_client.txn(Txn::delete(damaged, left.mod_revision)).await.unwrap();
+    answers(&second, &format!("GET {definition}"), &Value::Null, 404).await;
+    assert!(raw(&etcd, "/registry/example.com/").await.is_empty());
+    second.stop().await;
 }

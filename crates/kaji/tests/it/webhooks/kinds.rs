@@ -21,7 +21,11 @@ fn definition(preserve: bool) -> Value {
 }
 
 async fn define(api: &Api<'_>, preserve: bool) {
-    api.ok(Verb::Create, "apiextensions.k8s.io/v1/customresourcedefinitions", definition(preserve)).await;
+    define_as(api, definition(preserve)).await;
+}
+
+async fn define_as(api: &Api<'_>, definition: Value) {
+    api.ok(Verb::Create, "apiextensions.k8s.io/v1/customresourcedefinitions", definition).await;
     let path = "apiextensions.k8s.io/v1/customresourcedefinitions";
     let established = |object: &Value| {
         let conditions = object["status"]["conditions"].as_array();
@@ -89,6 +93,50 @@ async fn custom_resources_in_the_version_that_matched() {
     cluster.stop().await;
 }
 
+/// Without a conversion webhook, versions differ in nothing but their name: a webhook is shown fields that its version lacks, and
+/// they are kept, however the webhook changes the object.
+#[tokio::test]
+async fn fields_that_a_webhooks_version_lacks_are_kept() {
+    let cluster = TestCluster::start(0).await;
+    let (api, hooks) = (Api(&cluster), Hooks::start().await);
+    let mut versions = definition(false);
+    let newer = "/spec/versions/1/schema/openAPIV3Schema/properties/data/properties";
+    versions.pointer_mut(newer).unwrap()["newer"] = json!({"type": "string"});
+    define_as(&api, versions).await;
+    // The object is stored as v1, which would lack the field: v2 becomes the storage version.
+    let storage = json!([{"op": "replace", "path": "/spec/versions/0/storage", "value": false},
+        {"op": "replace", "path": "/spec/versions/1/storage", "value": true}]);
+    api.ok(Verb::Patch, "apiextensions.k8s.io/v1/customresourcedefinitions/widgets.example.com", storage)
+        .await;
+    let about = |path: &str| hooks.hook(path, json!({"rules": rules("v1", &["widgets"])}));
+    mutating(&api, "m", vec![about("/add/one"), about("/add/two")]).await;
+    validating(&api, "v", vec![about("/yes")]).await;
+    let mut object = widget("v2", "w");
+    object["data"]["newer"] = json!("kept");
+    let made = api.ok(Verb::Create, "example.com/v2/widgets?namespace=default", object).await;
+    let data = json!({"start": "yes", "newer": "kept", "one": "1", "made": "by default"});
+    assert_eq!(made["data"], data);
+    let shown: Vec<String> = hooks
+        .take()
+        .iter()
+        .map(|(path, r)| {
+            format!(
+                "{path} {} {} {}",
+                r["object"]["apiVersion"], r["object"]["data"]["newer"], r["object"]["data"]["two"]
+            )
+        })
+        .collect();
+    expect_test::expect![[r#"
+        /add/one?timeout=10s "example.com/v1" "kept" null
+        /add/two?timeout=10s "example.com/v1" "kept" null
+        /yes?timeout=10s "example.com/v1" "kept" null"#]]
+    .assert_eq(&shown.join("\n"));
+    let label = json!([{"op": "add", "path": "/metadata/labels", "value": {"a": "b"}}]);
+    let changed = api.ok(Verb::Patch, "example.com/v2/widgets/w?namespace=default", label).await;
+    assert_eq!(changed["data"], data);
+    cluster.stop().await;
+}
+
 /// What a webhook adds and the schema does not know is pruned.
 #[tokio::test]
 async fn custom_resources_are_pruned_after_webhooks() {
@@ -112,6 +160,32 @@ async fn definitions_may_be_refused() {
     validating(&api, "v", vec![hooks.hook("/no", json!({"rules": rules}))]).await;
     let path = "apiextensions.k8s.io/v1/customresourcedefinitions";
     assert_eq!(api.refused(Verb::Create, path, definition(true)).await.0, 400);
+    cluster.stop().await;
+}
+
+/// Webhooks see a request for a token as it is validated: with the account's identity and with defaults.
+#[tokio::test]
+async fn token_requests_are_complete_when_webhooks_see_them() {
+    let cluster = TestCluster::start(0).await;
+    let (api, hooks) = (Api(&cluster), Hooks::start().await);
+    let rules = json!([{"operations": ["CREATE"], "apiGroups": [""], "apiVersions": ["v1"],
+        "resources": ["serviceaccounts/token"]}]);
+    validating(&api, "v", vec![hooks.hook("/yes", json!({"rules": rules}))]).await;
+    let account = json!({"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": "s"}});
+    let account = api.ok(Verb::Create, "/v1/serviceaccounts?namespace=default", account).await;
+    let order = json!({"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": {"audiences": ["x"]}});
+    let made = api.ok(Verb::Create, "/v1/serviceaccounts/s/token?namespace=default", order).await;
+    let mut seen = hooks.take().remove(0).1["object"].take();
+    assert_eq!(seen["metadata"]["uid"], account["metadata"]["uid"]);
+    assert_eq!(seen["metadata"]["creationTimestamp"], made["metadata"]["creationTimestamp"]);
+    seen["metadata"] = json!({"name": seen["metadata"]["name"], "namespace": seen["metadata"]["namespace"]});
+    assert_eq!(
+        seen,
+        json!({"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest",
+            "metadata": {"name": "s", "namespace": "default"},
+            "spec": {"audiences": ["x"], "expirationSeconds": 3600, "boundObjectRef": null},
+            "status": {"token": "", "expirationTimestamp": null}})
+    );
     cluster.stop().await;
 }
 

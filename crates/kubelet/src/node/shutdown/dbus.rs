@@ -32,7 +32,7 @@ const MOST_SIGNALS: usize = 16;
 /// Descriptors that wait for their message.
 const MOST_DESCRIPTORS: usize = 8;
 /// How long the bus has to answer.
-const PATIENCE: Duration = Duration::from_secs(25);
+const CALL_TIMEOUT: Duration = Duration::from_secs(25);
 
 /// Why a bus cannot be used.
 #[derive(Debug, Error)]
@@ -96,7 +96,7 @@ impl Bus {
             bus.call(BUS, "Hello", &[]).await?;
             Ok(bus)
         };
-        tokio::time::timeout(PATIENCE, connect).await.map_err(|_| DbusError::Timeout("Hello"))?
+        tokio::time::timeout(CALL_TIMEOUT, connect).await.map_err(|_| DbusError::Timeout("Hello"))?
     }
 
     /// Calls a method and waits for its reply.
@@ -129,7 +129,7 @@ impl Bus {
                 }
             }
         };
-        tokio::time::timeout(PATIENCE, exchange).await.map_err(|_| DbusError::Timeout(member))?
+        tokio::time::timeout(CALL_TIMEOUT, exchange).await.map_err(|_| DbusError::Timeout(member))?
     }
 
     /// The next signal.

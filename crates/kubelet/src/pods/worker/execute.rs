@@ -2,7 +2,7 @@
 
 use super::Worker;
 use crate::metrics::families;
-use crate::pods::admission::{self, Refusal};
+use crate::pods::admission::{self, PodRejection};
 use crate::pods::compute::Actions;
 use crate::pods::core::Container;
 use crate::pods::images::{self, Needed, StartFailure};
@@ -165,7 +165,7 @@ impl Worker {
             }
             Err(NotSetUp { exhausted: Some((drivers, text)), .. }) if starts && self.waited_for_volumes() => {
                 drivers.iter().for_each(|driver| cx.volumes.csi_drivers().note_exhausted(driver));
-                let refusal = Refusal { reason: ATTACH_LIMIT.to_owned(), message: text };
+                let refusal = PodRejection { reason: ATTACH_LIMIT.to_owned(), message: text };
                 self.failed = Some(admission::refused(&cx, &pod, refusal));
                 Some(Duration::ZERO)
             }

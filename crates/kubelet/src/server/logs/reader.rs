@@ -10,7 +10,7 @@
 
 use crate::pods::log_record::{self, Record, Writer};
 use bytes::Bytes;
-use rustix::fs::{CWD, FileType, Mode, OFlags, ResolveFlags, openat2};
+use rustix::fs::{CWD, FileType, Mode, OFlags, ResolveFlags};
 use std::fs::File;
 use std::io::{self, Read, Seek, SeekFrom};
 use std::os::fd::OwnedFd;
@@ -47,7 +47,7 @@ impl LogFile {
         let directory = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
         let root = rustix::fs::openat(CWD, &self.root, directory, Mode::empty())?;
         let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS;
-        Ok(openat2(&root, path, flags | OFlags::CLOEXEC, Mode::empty(), resolve)?)
+        Ok(kaji_files::open_within(&root, path, flags | OFlags::CLOEXEC, resolve)?)
     }
 
     /// Opens the file.

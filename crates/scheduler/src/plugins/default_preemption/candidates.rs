@@ -2,7 +2,7 @@
 
 use crate::{pod_info::PodInfo, snapshot::NodeInfo};
 use jiff::Timestamp;
-use kaji_runtime::{Snapshot as Objects, objects::PodDisruptionBudget};
+use kaji_runtime::{ObjectSnapshot as Objects, objects::PodDisruptionBudget};
 use std::{
     cmp::{Ordering, Reverse},
     collections::HashMap,

@@ -1,7 +1,7 @@
 //! The claims of a pod. Texts are upstream's.
 
 use kaji_runtime::{
-    Snapshot,
+    ObjectSnapshot,
     objects::{DeviceResult, DeviceState, Pod, ResourceClaim},
 };
 use std::{sync::Arc, time::Duration};
@@ -10,7 +10,7 @@ use std::{sync::Arc, time::Duration};
 ///
 /// # Errors
 /// One is missing, is being deleted, or was made for another pod.
-pub fn of_pod(pod: &Pod, claims: &Snapshot<ResourceClaim>) -> Result<Vec<Arc<ResourceClaim>>, String> {
+pub fn of_pod(pod: &Pod, claims: &ObjectSnapshot<ResourceClaim>) -> Result<Vec<Arc<ResourceClaim>>, String> {
     let meta = &pod.metadata;
     let (namespace, name) = (&meta.namespace, &meta.name);
     let mut found = vec![];

@@ -14,7 +14,7 @@ use crate::{
 };
 use kaji_meta::Quantity;
 use kaji_runtime::{
-    Snapshot,
+    ObjectSnapshot,
     objects::{Container, DeviceClaimSpec, DeviceClass, Node, Pod, ResourceClaim},
 };
 use serde_json::{Value, json};
@@ -97,7 +97,12 @@ impl Extended {
     }
 
     /// What the pod asks for on a node, if its devices have some of the resources.
-    pub fn wanted(&self, pod: &Pod, node: &Node, classes: &Snapshot<DeviceClass>) -> Option<Arc<Wanted>> {
+    pub fn wanted(
+        &self,
+        pod: &Pod,
+        node: &Node,
+        classes: &ObjectSnapshot<DeviceClass>,
+    ) -> Option<Arc<Wanted>> {
         let backed = self.names.iter().filter(|name| is_backed_by_devices(name, node, classes));
         let names: Vec<String> = backed.cloned().collect();
         if names.is_empty() {
@@ -181,7 +186,7 @@ fn requests_for(pod: &Pod, resource: &str) -> (Vec<Request>, Vec<Value>) {
     (largest.into_iter().chain(lasting.into_iter().flatten()).collect(), mappings)
 }
 
-fn wanted_of(pod: &Pod, resources: &[String], classes: &Snapshot<DeviceClass>) -> Wanted {
+fn wanted_of(pod: &Pod, resources: &[String], classes: &ObjectSnapshot<DeviceClass>) -> Wanted {
     let (mut requests, mut mappings) = (vec![], vec![]);
     for resource in resources {
         let Some(class) = class_of(resource, classes) else { continue };

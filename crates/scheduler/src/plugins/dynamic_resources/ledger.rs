@@ -10,7 +10,7 @@ use crate::{
 };
 use imbl::HashMap;
 use kaji_runtime::{
-    Snapshot,
+    ObjectSnapshot,
     objects::{DeviceAllocation, DeviceClass, DeviceTaintRule, ResourceClaim, ResourceSlice},
 };
 use std::sync::{Arc, Mutex, PoisonError};
@@ -19,9 +19,9 @@ use std::sync::{Arc, Mutex, PoisonError};
 #[derive(Clone)]
 pub struct LedgerSnapshot {
     /// The claims.
-    pub claims: Snapshot<ResourceClaim>,
+    pub claims: ObjectSnapshot<ResourceClaim>,
     /// The classes.
-    pub classes: Snapshot<DeviceClass>,
+    pub classes: ObjectSnapshot<DeviceClass>,
     /// What is allocated, pending allocations included.
     pub usage: Usage,
     /// The devices.
@@ -38,7 +38,7 @@ impl LedgerSnapshot {
 
 #[derive(Default)]
 struct State {
-    claims: Snapshot<ResourceClaim>,
+    claims: ObjectSnapshot<ResourceClaim>,
     usage: Usage,
     pending: HashMap<String, Arc<DeviceAllocation>>,
     inventory: Arc<Inventory>,

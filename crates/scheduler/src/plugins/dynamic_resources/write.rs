@@ -33,7 +33,7 @@ pub fn target(claim: &ResourceClaim) -> Target {
 }
 
 fn decoded(value: Value) -> Result<ResourceClaim, String> {
-    serde_json::from_value(value).map_err(|error| error.to_string())
+    kaji_meta::json::from_value(&value).map_err(|error| error.to_string())
 }
 
 /// Writes a claim's allocation, if there is one, and reserves the claim for the pod.
@@ -89,7 +89,7 @@ async fn attempt_to_reserve(
         let patch = json!({"metadata": metadata});
         let written = context.client.patch(&target(&claim), MERGE.content_type(), "", &patch).await;
         let written = written.map_err(|error| ("add finalizer to", error))?;
-        claim = serde_json::from_value(written)
+        claim = kaji_meta::json::from_value(&written)
             .map_err(|error| ("add finalizer to", Error::Decode(error.to_string())))?;
     }
     let pod = &context.pod.pod.metadata;

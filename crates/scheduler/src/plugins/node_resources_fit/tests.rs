@@ -110,3 +110,33 @@ fn reserving_and_unreserving_changes_nothing() {
     let after: Vec<_> = cluster.cache.snapshot().nodes().cloned().collect();
     assert_eq!(before, after);
 }
+
+#[test]
+fn a_class_of_devices_wakes_the_pods_that_it_may_help() {
+    use crate::framework::{Actions, Change, Event, Hint, Resource};
+    use kaji_runtime::{Projection, objects::DeviceClass};
+    use std::{any::Any, sync::Arc};
+    let class = |name: Option<&str>| -> Arc<dyn Any + Send + Sync> {
+        let class = json!({"metadata": {"name": "c"}, "spec": {"extendedResourceName": name}});
+        Arc::new(serde_json::from_value::<DeviceClass>(class).unwrap())
+    };
+    let gpu = "example.com/gpu";
+    let hints = |wanted: &str, old: Option<Option<&str>>, new: Option<&str>| {
+        let pod = crate::testing::pod(&json!({"name": "p", "spec": {"containers": [
+            {"resources": {"requests": {wanted: "1"}}}]}}));
+        let event = Event {
+            resource: Resource::Other(DeviceClass::RESOURCE),
+            actions: if old.is_some() { Actions::UPDATE } else { Actions::ADD },
+            change: Change::Other(old.map(class), Some(class(new))),
+        };
+        super::stands_for_what_is_wanted(&pod, &event) == Hint::Queue
+    };
+    assert!(hints(gpu, None, Some(gpu)));
+    assert!(!hints("example.com/other", None, Some(gpu)));
+    assert!(hints(gpu, Some(None), Some(gpu)));
+    assert!(!hints(gpu, Some(Some(gpu)), Some(gpu)));
+    assert!(!hints(gpu, None, None));
+    assert!(hints("deviceclass.resource.kubernetes.io/c", None, None));
+    assert!(!hints("deviceclass.resource.kubernetes.io/c", Some(None), Some(gpu)));
+    assert!(!hints("cpu", None, Some(gpu)));
+}

@@ -113,7 +113,7 @@ fn check(context: &BindContext, wanted: &PodVolumes, written: &[u64]) -> Result<
 }
 
 fn find<'a>(
-    claims: &'a kaji_runtime::Snapshot<PersistentVolumeClaim>,
+    claims: &'a kaji_runtime::ObjectSnapshot<PersistentVolumeClaim>,
     wanted: &PersistentVolumeClaim,
     doing: &str,
 ) -> Result<&'a PersistentVolumeClaim, String> {

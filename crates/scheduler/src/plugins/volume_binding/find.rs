@@ -3,7 +3,7 @@
 use super::assumed::Assumed;
 use crate::framework::{Listers, Outcome, Status};
 use kaji_runtime::{
-    Meta, Snapshot,
+    Meta, ObjectSnapshot,
     objects::{
         CLAIM_REF, CsiDriver, CsiStorageCapacity, Node, PersistentVolume, PersistentVolumeClaim, Pod,
         StorageClass, UNBOUND,
@@ -52,7 +52,7 @@ impl PodVolumes {
 }
 
 /// A pod's claims. They have to be there, and usable by it.
-pub(super) fn claims_of(pod: &Pod, claims: &Snapshot<PersistentVolumeClaim>) -> Outcome<Vec<Claim>> {
+pub(super) fn claims_of(pod: &Pod, claims: &ObjectSnapshot<PersistentVolumeClaim>) -> Outcome<Vec<Claim>> {
     let namespace = &pod.metadata.namespace;
     let mut found = vec![];
     for (name, own) in pod.claims() {

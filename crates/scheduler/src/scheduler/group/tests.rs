@@ -9,15 +9,18 @@ use crate::{
     testing::{node, pod},
 };
 use kaji_meta::{Features, ManualClock, SeededRandom};
-use kaji_runtime::{Client, Informers, Key, Shared, objects::PodGroup};
+use kaji_runtime::{
+    Client, Informers, Key, Shared,
+    objects::{Pod, PodGroup},
+};
 use serde_json::{Value, json};
 use std::sync::Arc;
 use tokio::sync::mpsc;
 
 /// A loop with nodes and groups, and what has happened since it looked last.
-struct World {
-    scheduler: Scheduler,
-    changes: Changes,
+pub(in crate::scheduler) struct World {
+    pub(in crate::scheduler) scheduler: Scheduler,
+    pub(in crate::scheduler) changes: Changes,
     // The pods that are asked about.
     names: Vec<String>,
 }
@@ -30,7 +33,7 @@ fn silent_client() -> Client {
 }
 
 impl World {
-    fn new(nodes: &[Value], groups: &[Value]) -> Self {
+    pub(in crate::scheduler) fn new(nodes: &[Value], groups: &[Value]) -> Self {
         let clock = Arc::new(ManualClock::new(jiff::Timestamp::UNIX_EPOCH));
         let shared = Shared {
             client: silent_client(),
@@ -56,7 +59,14 @@ impl World {
     }
 
     /// A pod that needs so many CPUs, of a group unless that is `""`, perhaps bound already.
-    fn add(&mut self, name: &str, group: &str, cpu: usize, priority: i64, node: &str) {
+    pub(in crate::scheduler) fn add(
+        &mut self,
+        name: &str,
+        group: &str,
+        cpu: usize,
+        priority: i64,
+        node: &str,
+    ) -> Arc<Pod> {
         let mut spec =
             json!({"nodeName": node, "containers": [{"name": "c", "resources": {"requests": {"cpu": cpu}}}]});
         if !group.is_empty() {
@@ -64,11 +74,12 @@ impl World {
         }
         let pod = pod(&json!({"name": name, "spec": spec, "priority": priority})).pod.clone();
         self.names.push(name.to_owned());
-        self.changes.pod(pod.metadata.key(), (None, Some(pod)));
+        self.changes.pod(pod.metadata.key(), (None, Some(pod.clone())));
+        pod
     }
 
     /// Schedules what can be; where all pods are, and which ones have room made for them.
-    async fn run(&mut self) -> String {
+    pub(in crate::scheduler) async fn run(&mut self) -> String {
         self.scheduler.update(&self.changes);
         self.scheduler.schedule_all(&self.changes).await;
         let mut all = vec![];
@@ -86,7 +97,7 @@ impl World {
     }
 }
 
-fn nodes(names: &[&str]) -> Vec<Value> {
+pub(in crate::scheduler) fn nodes(names: &[&str]) -> Vec<Value> {
     names.iter().map(|name| json!({"name": name})).collect()
 }
 

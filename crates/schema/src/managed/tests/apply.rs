@@ -194,6 +194,17 @@ fn distinguishes_null_from_empty() {
         Apply a v1 @03: {"f:list":{},"f:map":{}}"#]]);
 }
 
+/// As structured-merge-diff 6.4.2: an empty container is no remains of one with members.
+#[test]
+fn what_is_emptied_is_null() {
+    let mut s = Server::custom();
+    s.apply("a", json!({"map": {"x": "1"}, "struct": {"a": "1"}, "list": [{"name": "n"}]}));
+    s.apply("a", json!({"map": null, "struct": {}, "list": []}));
+    s.check(&expect![[r#"
+        {"map":null,"struct":null}
+        Apply a v1 @02: {"f:map":{},"f:struct":{}}"#]]);
+}
+
 #[test]
 fn undeclared_fields_are_merged_deeply_where_kept() {
     let mut s = Server::custom();

@@ -182,6 +182,20 @@ fn merges_containers_of_several_appliers() {
         Apply mesh apps/v1 @04: {"f:metadata":{"f:labels":{"f:app":{}}},"f:spec":{}}"#]]);
 }
 
+/// Upstream's types have defaults for required scalars, which are the keys of elements that lack them. What is wrong with those is
+/// for validation to say.
+#[test]
+fn elements_without_their_keys_have_the_types_defaults() {
+    let mut s = Server::builtin("apps", "v1", "Deployment");
+    let spec = json!({"containers": [{"image": "i", "ports": [{"hostPort": 1}]}], "hostAliases": [{"hostnames": ["h"]}]});
+    s.apply("a", json!({"spec": {"template": {"spec": spec}}}));
+    s.check(&expect![[r#"
+        {"spec":{"template":{"spec":{"containers":[{"image":"i","ports":[{"hostPort":1}]}],"hostAliases":[{"hostnames":["h"]}]}}}}
+        Apply a apps/v1 @01: {"f:spec":{"f:template":{"f:spec":{"f:containers":{"k:{\"name\":\"\"}":{".":{},"f:image":{},"f:ports":{"k:{\"containerPort\":0,\"protocol\":\"TCP\"}":{".":{},"f:hostPort":{}}}}},"f:hostAliases":{"k:{\"ip\":\"\"}":{".":{},"f:hostnames":{}}}}}}}"#]]);
+    let twice = json!({"spec": {"template": {"spec": {"containers": [{"image": "i"}, {"name": ""}]}}}});
+    expect![[r#"failed to create typed patch object (/x; apps/v1, Kind=Deployment): .spec.template.spec.containers: duplicate entries for key [name=""]"#]].assert_eq(&s.try_apply("b", false, twice).unwrap_err().message);
+}
+
 #[test]
 fn unknown_fields_of_built_in_types() {
     let mut s = Server::builtin("apps", "v1", "Deployment");

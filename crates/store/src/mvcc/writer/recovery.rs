@@ -138,7 +138,7 @@ mod tests {
     use crate::mvcc::hub::HubLimits;
     use crate::mvcc::index::Index;
     use crate::mvcc::lease::Leases;
-    use crate::mvcc::log::{Commit, Log, Reader, Snapshot};
+    use crate::mvcc::log::{Commit, Log, LogSnapshot, Reader};
     use crate::mvcc::writer::Loaded;
     use crate::mvcc::{Drive, Engine, Limits, lock};
     use crate::{Range, Store, StoreError, SystemClock, Txn, memory::MemoryLog};
@@ -172,7 +172,7 @@ mod tests {
     }
 
     impl Reader for Failed {
-        fn snapshot(&self) -> Result<Box<dyn Snapshot>, StoreError> {
+        fn snapshot(&self) -> Result<Box<dyn LogSnapshot>, StoreError> {
             if self.unreadable.load(Ordering::Relaxed) {
                 return Err(StoreError::Unavailable("unreadable".into()));
             }

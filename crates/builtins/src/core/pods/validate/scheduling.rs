@@ -88,19 +88,19 @@ fn weight(errs: &mut ErrorList, path: &Path, term: &Value) {
 
 /// A NodeSelector.
 pub fn node_selector(errs: &mut ErrorList, path: &Path, selector: &Value) {
+    node_selector_with(errs, path, selector, true);
+}
+
+/// The same; the values need not be those of labels unless they are checked.
+pub fn node_selector_with(errs: &mut ErrorList, path: &Path, selector: &Value, check_values: bool) {
     let path = path.child("nodeSelectorTerms");
     let terms = selector.list("nodeSelectorTerms");
     if terms.is_empty() {
         errs.push(Error::required(&path, "must have at least one node selector term"));
     }
     for (i, term) in terms.iter().enumerate() {
-        node_selector_term(errs, &path.index(i), term);
+        term_with(errs, &path.index(i), term, check_values);
     }
-}
-
-/// A NodeSelectorTerm.
-pub fn node_selector_term(errs: &mut ErrorList, path: &Path, term: &Value) {
-    term_with(errs, path, term, true);
 }
 
 fn term_with(errs: &mut ErrorList, path: &Path, term: &Value, check_values: bool) {

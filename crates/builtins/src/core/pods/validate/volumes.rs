@@ -4,7 +4,7 @@ use super::{containers::pull_policy, env, old_volumes, paths, projected};
 use crate::shared::{
     Fields,
     check::{self, quantity},
-    claim,
+    claim, rules,
 };
 use kaji_meta::{
     Path,
@@ -115,10 +115,8 @@ fn source(errs: &mut ErrorList, path: &Path, v: &Value, pod: &str, is_pod: bool)
                 _ => {}
             }
         }
-        if field == "iscsi" && s.has("initiatorName") && name.len() + 1 + s.text("targetPortal").len() > 64 {
-            let text = "Total length of <volume name>:<iscsi.targetPortal> must be under 64 characters if \
-                        iscsi.initiatorName is specified.";
-            errs.push(Error::invalid(&path.child("name"), name, text));
+        if field == "iscsi" && old_volumes::iscsi_is_too_long(name, s) {
+            errs.push(Error::invalid(&path.child("name"), name, old_volumes::ISCSI_TOO_LONG));
         }
     }
     if found == 0 {
@@ -140,7 +138,8 @@ fn empty_dir(errs: &mut ErrorList, path: &Path, s: &Value) {
     }
 }
 
-fn host_path(errs: &mut ErrorList, path: &Path, s: &Value) {
+/// A path of the node.
+pub(crate) fn host_path(errs: &mut ErrorList, path: &Path, s: &Value) {
     let at = s.text("path");
     if at.is_empty() {
         errs.push(Error::required(&path.child("path"), ""));
@@ -180,7 +179,8 @@ fn config_map(errs: &mut ErrorList, path: &Path, s: &Value) {
     items(errs, path, s);
 }
 
-fn nfs(errs: &mut ErrorList, path: &Path, s: &Value) {
+/// A directory that a server exports.
+pub(crate) fn nfs(errs: &mut ErrorList, path: &Path, s: &Value) {
     check::required(errs, &path.child("server"), s.text("server"));
     check::required(errs, &path.child("path"), s.text("path"));
     if !s.text("path").starts_with('/') {
@@ -218,25 +218,13 @@ pub(super) fn downward_file(errs: &mut ErrorList, path: &Path, file: &Value) {
 }
 
 fn csi(errs: &mut ErrorList, path: &Path, s: &Value) {
-    csi_driver_name(errs, &path.child("driver"), s.text("driver"));
+    rules::csi_driver_name(errs, &path.child("driver"), s.text("driver"));
     if let Some(r) = s.get_field("nodePublishSecretRef") {
         match r.text("name") {
             "" => errs.push(Error::required(&path.child("nodePublishSecretRef").child("name"), "")),
             name => check::dns_subdomain(errs, &path.child("name"), name),
         }
     }
-}
-
-/// The name of a CSI driver: a DNS subdomain in any case, of at most 63 bytes.
-pub(crate) fn csi_driver_name(errs: &mut ErrorList, path: &Path, name: &str) {
-    if name.is_empty() {
-        errs.push(Error::required(path, ""));
-        return;
-    }
-    if name.len() > 63 {
-        errs.push(Error::too_long(path, "", 63));
-    }
-    check::each(errs, path, name, validation::is_dns1123_subdomain(&name.to_lowercase()));
 }
 
 fn ephemeral(errs: &mut ErrorList, path: &Path, s: &Value) {

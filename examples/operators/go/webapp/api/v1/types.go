@@ -17,7 +17,7 @@ func AddToScheme(scheme *runtime.Scheme) error {
 	return nil
 }
 
-// WebAppSpec is what a user wants.
+// WebAppSpec is the desired state.
 type WebAppSpec struct {
 	// Image is what runs; with a tag that is not latest, or a digest.
 	Image string `json:"image"`

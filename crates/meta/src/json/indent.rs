@@ -1,15 +1,16 @@
-//! JSON for people: two spaces a level, as Go's `MarshalIndent`.
+//! JSON for people: a line for each member and item, as Go's `json.Indent` and `MarshalIndent` write it.
 
-/// Indents JSON without decoding it.
-pub fn indent(json: &[u8]) -> Vec<u8> {
+/// Indents JSON by so many spaces a level, without decoding it.
+pub fn indent(json: &[u8], width: usize) -> Vec<u8> {
     let mut out = Vec::with_capacity(json.len() * 3 / 2);
-    Indenter::default().push(json, &mut out);
+    Indenter::new(width).push(json, &mut out);
     out
 }
 
 /// Indents JSON that comes in pieces, cut anywhere.
-#[derive(Default)]
-pub(super) struct Indenter {
+pub struct Indenter {
+    /// Spaces a level.
+    width: usize,
     depth: usize,
     /// A map or a list was opened, and what is in it, if anything, is still to come.
     opened: bool,
@@ -18,6 +19,11 @@ pub(super) struct Indenter {
 }
 
 impl Indenter {
+    /// One that indents by so many spaces a level.
+    pub fn new(width: usize) -> Indenter {
+        Indenter { width, depth: 0, opened: false, in_text: false, escaped: false }
+    }
+
     /// Indents the next piece.
     pub fn push(&mut self, piece: &[u8], out: &mut Vec<u8>) {
         for &b in piece {
@@ -57,7 +63,7 @@ impl Indenter {
 
     fn line(&self, out: &mut Vec<u8>) {
         out.push(b'\n');
-        out.resize(out.len() + self.depth * 2, b' ');
+        out.resize(out.len() + self.depth * self.width, b' ');
     }
 }
 
@@ -83,19 +89,19 @@ mod tests {
               "d": [],
               "e": null
             }"#]]
-        .assert_eq(std::str::from_utf8(&indent(json)).unwrap());
+        .assert_eq(std::str::from_utf8(&indent(json, 2)).unwrap());
     }
 
     proptest! {
         #[test]
         fn indenting_keeps_the_value(v in values()) {
-            let out = indent(v.to_string().as_bytes());
+            let out = indent(v.to_string().as_bytes(), 2);
             prop_assert_eq!(&out, &serde_json::to_vec_pretty(&v).unwrap());
         }
 
         #[test]
         fn pieces_are_indented_as_the_whole_is(v in values(), size in 1..7_usize) {
-            let (mut indenter, mut out) = (Indenter::default(), vec![]);
+            let (mut indenter, mut out) = (Indenter::new(2), vec![]);
             v.to_string().as_bytes().chunks(size).for_each(|piece| indenter.push(piece, &mut out));
             prop_assert_eq!(&out, &serde_json::to_vec_pretty(&v).unwrap());
         }
