@@ -45,36 +45,47 @@ gates=(--feature-gates GenericWorkload=true)
 served=(--runtime-config scheduling.k8s.io/v1beta1=true)
 
 begin() {
-  local manager scheduler common pki=$work/data/pki
   case $1 in
     up)
       start up --nodes sim:3 --data-dir "$work/data" --port 0 --kubeconfig "$KUBECONFIG" "${fast[@]}" "${gates[@]}" "${served[@]}"
       ;;
     components | upstream)
-      manager=("$KAJI" controller-manager)
-      scheduler=("$KAJI" scheduler)
-      if [[ $1 == upstream ]]; then
-        manager=("$KUBE_CONTROLLER_MANAGER")
-        scheduler=("$KUBE_SCHEDULER")
+      [[ $1 == components ]] || {
         gates=()
         served=()
-      fi
+      }
       start up --nodes sim:3 --controllers='-*' --data-dir "$work/data" --port 0 --kubeconfig "$KUBECONFIG" "${gates[@]}" "${served[@]}"
       soon "there is a kubeconfig" test -s "$KUBECONFIG"
-      cp "$KUBECONFIG" "$work/component"
-      common=(--kubeconfig "$work/component" --authentication-kubeconfig "$work/component"
-        --authorization-kubeconfig "$work/component" --bind-address 127.0.0.1)
-      start_program manager "${manager[@]}" "${common[@]}" "${gates[@]}" --secure-port "${manager_port:-20257}" "${fast[@]}" \
-        --use-service-account-credentials --root-ca-file "$pki/ca.crt" --cluster-signing-cert-file "$pki/ca.crt" \
-        --cluster-signing-key-file "$pki/ca.key" --service-account-private-key-file "$pki/sa.key"
-      start_program scheduler "${scheduler[@]}" "${common[@]}" "${gates[@]}" --secure-port "${scheduler_port:-20259}"
-      soon "the controllers are led" shows _ k -n kube-system get lease kube-controller-manager -o 'jsonpath={.spec.holderIdentity}'
-      soon "the scheduler is led" shows _ k -n kube-system get lease kube-scheduler -o 'jsonpath={.spec.holderIdentity}'
+      start_components "$1" "$work/data/pki"
+      ;;
+    upstream-server)
+      gates=()
+      begin_upstream_server
       ;;
     cluster) ;;
     *) echo "there is no form $1"; exit 2 ;;
   esac
   soon "the cluster answers" k get --raw /readyz
+}
+
+# start_components FORM PKI [FLAG...]: the controllers, with these flags too, and the scheduler; upstream's in its form.
+start_components() {
+  local form=$1 pki=$2 common manager=("$KAJI" controller-manager) scheduler=("$KAJI" scheduler)
+  shift 2
+  if [[ $form == upstream ]]; then
+    manager=("$KUBE_CONTROLLER_MANAGER")
+    scheduler=("$KUBE_SCHEDULER")
+  fi
+  # A copy, for the walk changes its namespace in the other.
+  cp "$KUBECONFIG" "$work/component"
+  common=(--kubeconfig "$work/component" --authentication-kubeconfig "$work/component"
+    --authorization-kubeconfig "$work/component" --bind-address 127.0.0.1)
+  start_program manager "${manager[@]}" "${common[@]}" "${gates[@]}" --secure-port "${manager_port:-20257}" "${fast[@]}" \
+    --use-service-account-credentials --root-ca-file "$pki/ca.crt" --cluster-signing-cert-file "$pki/ca.crt" \
+    --cluster-signing-key-file "$pki/ca.key" --service-account-private-key-file "$pki/sa.key" "$@"
+  start_program scheduler "${scheduler[@]}" "${common[@]}" "${gates[@]}" --secure-port "${scheduler_port:-20259}"
+  soon "the controllers are led" shows _ k -n kube-system get lease kube-controller-manager -o 'jsonpath={.spec.holderIdentity}'
+  soon "the scheduler is led" shows _ k -n kube-system get lease kube-scheduler -o 'jsonpath={.spec.holderIdentity}'
 }
 
 start() { start_program kaji "$KAJI" "$@"; }
@@ -118,7 +129,8 @@ refused() {
 }
 lacks() { ! shows "$@"; }
 is_gone() { ! k get "$1" "$2" >/dev/null 2>&1; }
-ready_nodes() { k get nodes --no-headers | grep -c ' Ready ' || true; }
+# A node that has just become ready is tainted until a controller has seen it, and takes no pods meanwhile.
+ready_nodes() { k get nodes -o 'jsonpath={range .items[*]}{.status.conditions[?(@.type=="Ready")].status} {.spec.taints}{"\n"}{end}' | grep -cx 'True *' || true; }
 count_pods() { k get pods -l "$1" --no-headers 2>/dev/null | grep -c . || true; }
 count_of_nodes() { k get pods -l "$1" --field-selector status.phase=Running -o 'jsonpath={range .items[*]}{.spec.nodeName}{"\n"}{end}' | sort -u | grep -c . || true; }
 by_creation() { k get pods -l "$1" --sort-by .metadata.creationTimestamp -o 'jsonpath={.items[*].metadata.name}'; }

@@ -7,6 +7,7 @@
 #   up           `kaji up` with everything in one process (default)
 #   components   an API server with simulated nodes; `kaji controller-manager` and `kaji scheduler` beside it
 #   upstream     the same with upstream's programs: $KUBE_CONTROLLER_MANAGER and $KUBE_SCHEDULER
+#   upstream-server   upstream's API server, $KUBE_APISERVER, over etcd ($ETCD, or by PATH), with Kaji's programs and three of its agents
 #   cluster      the cluster that $KUBECONFIG names, as it is; its first three nodes take part
 #
 # What a cluster lacks (metrics, simulated nodes, a default storage class) is skipped, and said. Objects are made in namespaces
@@ -20,6 +21,8 @@ patience=${patience:-60}
 source "$(dirname "$0")/../node/lib.sh"
 # shellcheck source=tests/controllers/lib.sh
 source "$(dirname "$0")/lib.sh"
+# shellcheck source=tests/controllers/upstream_server.sh
+source "$(dirname "$0")/upstream_server.sh"
 prepare "$form"
 trap 'leave_controllers "controllers-$form"' EXIT
 begin "$form"
