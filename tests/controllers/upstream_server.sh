@@ -29,7 +29,7 @@ begin_upstream_server() {
   # The namespaces of the system come a moment after the server.
   soon "what lets nodes join is applied" allow_joining
   start_components "$form" "$pki" --controllers='*,bootstrap-signer-controller,token-cleaner-controller'
-  soon "the public configuration is signed" shows _ k -n kube-public get configmap cluster-info -o "jsonpath={.data.jws-kubeconfig-${token%.*}}"
+  soon "the public configuration is signed" shows .. k -n kube-public get configmap cluster-info -o "jsonpath={.data.jws-kubeconfig-${token%.*}}"
   for node in walk-node-1 walk-node-2 walk-node-3; do
     start_program "$node" "$KAJI" agent --simulated --join "127.0.0.1:$port" --token "$token" \
       --discovery-token-ca-cert-hash "sha256:$hash" --node-name "$node" --data-dir "$work/$node"
