@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# A cluster whose API server is upstream's: etcd, $KUBE_APISERVER, Kaji's controllers and scheduler, and three of Kaji's agents, which
+# A cluster with upstream's API server: etcd, $KUBE_APISERVER, Kaji's controllers and scheduler, and three of Kaji's agents, which
 # join by a bootstrap token. What kubeadm would write for them is applied here.
 #
 # It is sourced after tests/controllers/lib.sh. Ports are $server_port and the two after it, of etcd.
