@@ -8,6 +8,11 @@ pub const GO_VERSION: &str = "none (rust)";
 pub const COMPILER: &str = "rustc";
 /// The minor version of Kubernetes.
 pub const MINOR: &str = "37";
+/// The same as a number.
+pub const MINOR_NUMBER: u32 = match u32::from_str_radix(MINOR, 10) {
+    Ok(number) => number,
+    Err(_) => panic!("MINOR is a number"),
+};
 
 const VERSION: Family = Family::gauge(
     "kubernetes_build_info",

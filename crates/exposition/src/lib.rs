@@ -17,7 +17,7 @@ mod page;
 mod process;
 pub mod slis;
 
-pub use build::{COMPILER, GO_VERSION, MINOR, git_version, platform};
+pub use build::{COMPILER, GO_VERSION, MINOR, MINOR_NUMBER, git_version, platform};
 pub use content_type::{CONTENT_TYPE, content_type};
 pub use page::{Family, Page, Sample, labels};
 pub use process::Process;

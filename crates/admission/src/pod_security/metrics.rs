@@ -2,15 +2,13 @@
 
 use super::policy::{Level, LevelVersion, Version};
 use kaji_engine::{Attributes, Operation};
+use kaji_exposition::MINOR_NUMBER;
 use prometheus_client::{
     encoding::EncodeLabelSet,
     metrics::{counter::Counter, family::Family},
     registry::Registry,
 };
 use std::borrow::Cow;
-
-/// The minor version of the API: later ones of the standards are one label.
-const API_MINOR: u32 = 37;
 
 #[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
 struct EvaluationLabels {
@@ -67,7 +65,8 @@ impl PodSecurityMetrics {
             policy_version: match policy.version {
                 _ if policy.level == Level::Privileged => "latest".into(),
                 Version::Latest => "latest".into(),
-                Version::Minor(minor) if minor > API_MINOR => "future".into(),
+                // Those later than the API are one label.
+                Version::Minor(minor) if minor > MINOR_NUMBER => "future".into(),
                 version => version.to_string().into(),
             },
             mode: match mode {
