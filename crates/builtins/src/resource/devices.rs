@@ -291,10 +291,7 @@ pub fn counter_set(errs: &mut ErrorList, path: &Path, set: &Value) {
 
 /// A set of counters that is named by this field.
 fn counters(errs: &mut ErrorList, path: &Path, set: &Value, name: &str) {
-    match set.text(name) {
-        "" => errs.push(Error::required(&path.child(name), "")),
-        given => check::dns_label(errs, &path.child(name), given),
-    }
+    check::required_dns_label(errs, &path.child(name), set.text(name));
     let (at, all) = (path.child("counters"), set.map("counters"));
     match all.map_or(0, |all| all.len()) {
         0 => errs.push(Error::required(&at, "")),

@@ -31,15 +31,8 @@ const SCHEDULED: &str = "PodGroupInitiallyScheduled";
 struct PodGroups;
 
 fn reference(errs: &mut ErrorList, path: &Path, reference: &Value) {
-    let (workload, template) = (path.child("workloadName"), path.child("templateName"));
-    match reference.text("workloadName") {
-        "" => errs.push(Error::required(&workload, "")),
-        name => check::dns_subdomain(errs, &workload, name),
-    }
-    match reference.text("templateName") {
-        "" => errs.push(Error::required(&template, "")),
-        name => check::dns_label(errs, &template, name),
-    }
+    check::required_dns_subdomain(errs, &path.child("workloadName"), reference.text("workloadName"));
+    check::required_dns_label(errs, &path.child("templateName"), reference.text("templateName"));
 }
 
 fn validate(object: &Value) -> ErrorList {

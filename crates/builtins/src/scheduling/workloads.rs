@@ -54,10 +54,7 @@ fn validate(object: &Value) -> ErrorList {
     }
     for (i, template) in list.iter().enumerate() {
         let at = path.index(i);
-        match template.text("name") {
-            "" => errs.push(Error::required(&at.child("name"), "")),
-            name => check::dns_label(&mut errs, &at.child("name"), name),
-        }
+        check::required_dns_label(&mut errs, &at.child("name"), template.text("name"));
         if named(&list[..i], template.text("name")).is_some() {
             errs.push(Error::duplicate(&at, template.text("name")));
         }

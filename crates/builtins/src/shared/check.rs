@@ -98,6 +98,24 @@ pub fn required_one_of(errs: &mut ErrorList, path: &Path, value: &str, allowed: 
     }
 }
 
+/// A DNS label that must be there.
+pub fn required_dns_label(errs: &mut ErrorList, path: &Path, value: &str) {
+    if value.is_empty() {
+        errs.push(Error::required(path, ""));
+    } else {
+        dns_label(errs, path, value);
+    }
+}
+
+/// A DNS subdomain that must be there.
+pub fn required_dns_subdomain(errs: &mut ErrorList, path: &Path, value: &str) {
+    if value.is_empty() {
+        errs.push(Error::required(path, ""));
+    } else {
+        dns_subdomain(errs, path, value);
+    }
+}
+
 /// A string that must be there.
 pub fn required(errs: &mut ErrorList, path: &Path, value: &str) {
     if value.is_empty() {

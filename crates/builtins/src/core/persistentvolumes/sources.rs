@@ -160,14 +160,8 @@ fn csi(errs: &mut ErrorList, path: &Path, s: &Value) {
     ] {
         let Some(secret) = s.get_field(field) else { continue };
         let path = path.child(field);
-        match secret.text("name") {
-            "" => errs.push(Error::required(&path.child("name"), "")),
-            name => check::dns_subdomain(errs, &path.child("name"), name),
-        }
-        match secret.text("namespace") {
-            "" => errs.push(Error::required(&path.child("namespace"), "")),
-            namespace => check::dns_label(errs, &path.child("namespace"), namespace),
-        }
+        check::required_dns_subdomain(errs, &path.child("name"), secret.text("name"));
+        check::required_dns_label(errs, &path.child("namespace"), secret.text("namespace"));
     }
 }
 

@@ -1,6 +1,9 @@
 //! What is deprecated in PersistentVolumes.
 
-use crate::{core::pods::warnings::node_term, shared::value::Fields};
+use crate::{
+    core::pods::warnings::{deprecated_volume, node_term},
+    shared::value::Fields,
+};
 use kaji_meta::{field::Path, object};
 use serde_json::Value;
 
@@ -11,15 +14,8 @@ const ANNOTATIONS: [(&str, &str); 2] = [
     ),
     (super::sources::MOUNT_OPTIONS, r#"deprecated since v1.31; use "mountOptions" attribute instead"#),
 ];
-/// Fields, the names that warnings give them, and texts.
-const SOURCES: [(&str, &str, &str); 6] = [
-    ("cephfs", "cephfs", "deprecated in v1.28, non-functional in v1.31+"),
-    ("photonPersistentDisk", "photonPersistentDisk", "deprecated in v1.11, non-functional in v1.16+"),
-    ("scaleIO", "scaleIO", "deprecated in v1.16, non-functional in v1.22+"),
-    ("storageos", "storageOS", "deprecated in v1.22, non-functional in v1.25+"),
-    ("glusterfs", "glusterfs", "deprecated in v1.25, non-functional in v1.26+"),
-    ("rbd", "rbd", "deprecated in v1.28, non-functional in v1.31+"),
-];
+/// The sources that are warned of, in this order. Upstream leaves out others that it warns of in pods.
+const SOURCES: [&str; 6] = ["cephfs", "photonPersistentDisk", "scaleIO", "storageos", "glusterfs", "rbd"];
 
 /// The warnings about a volume.
 pub(super) fn of(volume: &Value) -> Vec<String> {
@@ -35,10 +31,9 @@ pub(super) fn of(volume: &Value) -> Vec<String> {
     for (i, term) in spec.at("nodeAffinity").at("required").list("nodeSelectorTerms").iter().enumerate() {
         node_term(&mut all, &terms.index(i), term, false);
     }
-    for (field, name, text) in SOURCES {
-        if spec.has(field) {
-            all.push(format!("{}: {text}", path.child(name)));
-        }
+    let sources = SOURCES.iter().filter(|source| spec.has(source));
+    for (name, text) in sources.filter_map(|source| deprecated_volume(source)) {
+        all.push(format!("{}: {text}", path.child(name)));
     }
     all
 }

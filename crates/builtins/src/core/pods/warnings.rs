@@ -45,6 +45,7 @@ const ANNOTATIONS: [(&str, &str); 3] = [
         r#"non-functional in v1.11+; use the "sysctls" field instead"#,
     ),
 ];
+/// Kinds of volumes, the names that warnings give them, and texts.
 const VOLUMES: [(&str, &str, &str); 9] = [
     ("photonPersistentDisk", "photonPersistentDisk", "deprecated in v1.11, non-functional in v1.16+"),
     ("gitRepo", "gitRepo", "deprecated in v1.11, and disabled by default in v1.33+"),
@@ -58,6 +59,11 @@ const VOLUMES: [(&str, &str, &str); 9] = [
 ];
 const REQUIRED: &str = "requiredDuringSchedulingIgnoredDuringExecution";
 const PREFERRED: &str = "preferredDuringSchedulingIgnoredDuringExecution";
+
+/// The name that warnings give a deprecated kind of volume, and the text about it.
+pub fn deprecated_volume(field: &str) -> Option<(&'static str, &'static str)> {
+    VOLUMES.iter().find(|(kind, ..)| *kind == field).map(|(_, name, text)| (*name, *text))
+}
 
 /// The warning about a deprecated node label.
 pub fn deprecated_node_label(key: &str) -> Option<&'static str> {

@@ -221,10 +221,7 @@ pub(crate) fn azure_disk(errs: &mut ErrorList, path: &Path, s: &Value) {
 }
 
 pub(crate) fn storageos(errs: &mut ErrorList, path: &Path, s: &Value) {
-    match s.text("volumeName") {
-        "" => errs.push(Error::required(&path.child("volumeName"), "")),
-        name => check::dns_label(errs, &path.child("volumeName"), name),
-    }
+    check::required_dns_label(errs, &path.child("volumeName"), s.text("volumeName"));
     if !s.text("volumeNamespace").is_empty() {
         check::dns_label(errs, &path.child("volumeNamespace"), s.text("volumeNamespace"));
     }
