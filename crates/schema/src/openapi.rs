@@ -179,7 +179,7 @@ fn document_v3(paths: Map<String, Value>, components: components::Components<'_>
     }
     json!({
         "openapi": "3.0.0",
-        "info": {"title": "Kubernetes", "version": "v1.37.0"},
+        "info": info(),
         "paths": paths,
         "components": parts,
     })
@@ -219,13 +219,17 @@ pub fn v2(groups: &[Group<'_>], roots: &[Root], docs: Docs<'_>) -> Value {
     let parameters = shared::take(&mut paths);
     json!({
         "swagger": "2.0",
-        "info": {"title": "Kubernetes", "version": "v1.37.0"},
+        "info": info(),
         "paths": paths,
         "definitions": definitions,
         "parameters": parameters,
         "securityDefinitions": {"BearerToken": bearer_token()},
         "security": [{"BearerToken": []}],
     })
+}
+
+fn info() -> Value {
+    json!({"title": "Kubernetes", "version": "v1.37.0"})
 }
 
 fn bearer_token() -> Value {
