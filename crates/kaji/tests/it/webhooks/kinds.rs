@@ -102,12 +102,11 @@ async fn fields_that_a_webhooks_version_lacks_are_kept() {
     let mut versions = definition(false);
     let newer = "/spec/versions/1/schema/openAPIV3Schema/properties/data/properties";
     versions.pointer_mut(newer).unwrap()["newer"] = json!({"type": "string"});
+    // Stored as v1, the object would lack the field.
+    for (version, stored) in [(0, false), (1, true)] {
+        versions["spec"]["versions"][version]["storage"] = json!(stored);
+    }
     define_as(&api, versions).await;
-    // The object is stored as v1, which would lack the field: v2 becomes the storage version.
-    let storage = json!([{"op": "replace", "path": "/spec/versions/0/storage", "value": false},
-        {"op": "replace", "path": "/spec/versions/1/storage", "value": true}]);
-    api.ok(Verb::Patch, "apiextensions.k8s.io/v1/customresourcedefinitions/widgets.example.com", storage)
-        .await;
     let about = |path: &str| hooks.hook(path, json!({"rules": rules("v1", &["widgets"])}));
     mutating(&api, "m", vec![about("/add/one"), about("/add/two")]).await;
     validating(&api, "v", vec![about("/yes")]).await;
