@@ -36,19 +36,18 @@ begin_upstream_server() {
   done
 }
 
+key=(-newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes -days 2)
+
 make_authority() {
-  openssl ecparam -name prime256v1 -genkey -noout -out "$1/ca.key"
-  openssl req -x509 -new -key "$1/ca.key" -subj /CN=kubernetes -days 2 -out "$1/ca.crt" \
-    -addext keyUsage=critical,digitalSignature,keyCertSign 2>/dev/null
+  openssl req -x509 "${key[@]}" -subj /CN=kubernetes -addext keyUsage=critical,digitalSignature,keyCertSign \
+    -keyout "$1/ca.key" -out "$1/ca.crt" 2>/dev/null
   openssl genrsa -out "$1/sa.key" 2048 2>/dev/null
 }
 
 # issue PKI NAME SUBJECT [NAMES]
 issue() {
-  openssl ecparam -name prime256v1 -genkey -noout -out "$1/$2.key"
-  openssl req -new -key "$1/$2.key" -subj "$3" -out "$1/$2.csr"
-  openssl x509 -req -in "$1/$2.csr" -CA "$1/ca.crt" -CAkey "$1/ca.key" -CAcreateserial -days 2 -out "$1/$2.crt" \
-    -extfile <(printf 'extendedKeyUsage=serverAuth,clientAuth\n%s\n' "${4:+subjectAltName=$4}") 2>/dev/null
+  openssl req -x509 "${key[@]}" -subj "$3" -addext basicConstraints=critical,CA:FALSE -addext extendedKeyUsage=serverAuth,clientAuth \
+    ${4:+-addext "subjectAltName=$4"} -CA "$1/ca.crt" -CAkey "$1/ca.key" -keyout "$1/$2.key" -out "$1/$2.crt" 2>/dev/null
 }
 
 write_kubeconfig() {
