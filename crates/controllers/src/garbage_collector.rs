@@ -5,7 +5,8 @@
 //! carries them out.
 //!
 //! Invariants:
-//! - No decision is made before every discovered resource has been listed (or has had half a minute for it).
+//! - No decision is made before every resource of the first discovery has been listed (or has had half a minute for it).
+//!   Resources that come later are not waited for, as upstream: one that cannot be listed stops no other's collection.
 //! - The graph's lock is never held during a request.
 
 mod decide;
@@ -47,7 +48,7 @@ const PARALLEL: usize = 20;
 const RESYNC: Duration = Duration::from_secs(30);
 /// Delays after a hint: a definition is stored before its resource is served.
 const HINTED: [Duration; 2] = [Duration::from_millis(100), Duration::from_secs(1)];
-/// How long decisions wait for the lists of new resources.
+/// How long the lists of new resources may take; decisions wait for those of the first discovery.
 const SYNC: Duration = Duration::from_secs(30);
 /// Lookups of one decision: the object and each of its owners.
 const LOOKUPS: usize = 200;
@@ -63,6 +64,15 @@ static SYNC_ERRORS: Metric = Metric::counter(
 pub static METRICS: [&Metric; 1] = [&SYNC_ERRORS];
 
 type Kinds = HashMap<(String, String), Resource>;
+
+/// A monitor's task.
+struct Running {
+    task: AbortHandle,
+    /// Whether it has listed its resource, or does not have to any more.
+    synced: Arc<AtomicBool>,
+}
+
+type Monitors = HashMap<Resource, Running>;
 
 /// The collector's state, shared by monitors and workers.
 struct Collector {
@@ -134,7 +144,7 @@ impl Works for Collector {
 
 /// Runs one monitor per discovered resource.
 async fn follow_discovery(collector: &Arc<Collector>) {
-    let mut monitors: HashMap<Resource, AbortHandle> = HashMap::new();
+    let mut monitors = Monitors::new();
     // Ends with this future, and so with the collector.
     let mut running = JoinSet::new();
     let (mut hints, begun) = (HINTED.iter(), tokio::time::Instant::now());
@@ -183,16 +193,18 @@ impl Collector {
     async fn update(
         self: &Arc<Self>,
         found: &Discovered,
-        monitors: &mut HashMap<Resource, AbortHandle>,
+        monitors: &mut Monitors,
         running: &mut JoinSet<()>,
     ) {
         *self.kinds.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(found.by_kind());
         let wanted: Vec<Resource> = found.preferred().into_iter().filter(collectable).collect();
+        let first = monitors.is_empty();
         let unknown = |r: &Resource| found.failed.iter().any(|(version, _)| *version == r.api_version());
-        monitors.retain(|resource, task| {
+        monitors.retain(|resource, monitor| {
             let keep = wanted.contains(resource) || unknown(resource);
             if !keep {
-                task.abort();
+                monitor.task.abort();
+                monitor.synced.store(true, Ordering::Release);
                 self.change(|graph| {
                     graph.forget_kind(&resource.api_version(), &resource.kind);
                     vec![]
@@ -206,14 +218,24 @@ impl Collector {
                 let synced = Arc::new(AtomicBool::new(false));
                 let monitor = Monitor::new(self.clone(), entry.key(), synced.clone());
                 let task = running.spawn(monitor.run());
-                new.push(synced);
-                entry.insert(task);
+                new.push(synced.clone());
+                entry.insert(Running { task, synced });
             }
         }
         if new.is_empty() {
             return;
         }
-        self.open.set(false);
+        let listed = self.clone().listed(new);
+        if first {
+            listed.await;
+            self.open.set(true);
+        } else {
+            running.spawn(listed);
+        }
+    }
+
+    /// Waits until these monitors have listed their resources, as long as they have for it.
+    async fn listed(self: Arc<Self>, new: Vec<Arc<AtomicBool>>) {
         let listed = async {
             loop {
                 let notified = self.synced.notified();
@@ -228,7 +250,6 @@ impl Collector {
             tracing::warn!("the garbage collector continues although some resources could not be listed");
             self.metrics.observe(&SYNC_ERRORS.one([]));
         }
-        self.open.set(true);
     }
 
     /// Changes the graph and carries out the effects.

@@ -201,6 +201,20 @@ impl ObjectReader for Engine {
         self.resource(resource).map_or(Ok(()), |res| res.readable())
     }
 
+    fn stored<'a>(
+        &'a self,
+        resource: &'a GroupResource,
+        namespace: &'a str,
+        name: &'a str,
+    ) -> BoxFuture<'a, Result<Option<Arc<Value>>, Status>> {
+        Box::pin(async move {
+            let Some(res) = self.resource(resource) else { return Ok(None) };
+            let op = self.write(&res, (namespace, name), "", false)?;
+            let found = op.stored(&res.key(namespace, name)).await?;
+            Ok(found.map(|state| Arc::new(state.object)))
+        })
+    }
+
     fn sync<'a>(&'a self) -> BoxFuture<'a, Result<(), Status>> {
         Box::pin(self.wait_consistent())
     }

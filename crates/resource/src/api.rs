@@ -80,6 +80,37 @@ pub trait ObjectReader: Send + Sync {
         Ok(())
     }
 
+    /// An object as the store has it, whether or not other objects of its resource can be read.
+    ///
+    /// # Errors
+    /// The store does not answer, or the object cannot be read.
+    fn stored<'a>(
+        &'a self,
+        resource: &'a GroupResource,
+        namespace: &'a str,
+        name: &'a str,
+    ) -> BoxFuture<'a, Result<Option<Arc<Value>>, Status>> {
+        Box::pin(std::future::ready(Ok(self.get(resource, namespace, name))))
+    }
+
+    /// An object from the cache, or from the store while the cache does not have all of its resource.
+    ///
+    /// # Errors
+    /// Those of [`ObjectReader::stored`].
+    fn get_or_read<'a>(
+        &'a self,
+        resource: &'a GroupResource,
+        namespace: &'a str,
+        name: &'a str,
+    ) -> BoxFuture<'a, Result<Option<Arc<Value>>, Status>> {
+        Box::pin(async move {
+            match self.readable(resource) {
+                Ok(()) => Ok(self.get(resource, namespace, name)),
+                Err(_) => self.stored(resource, namespace, name).await,
+            }
+        })
+    }
+
     /// Waits until reads here return everything that was committed before the call. For decisions that must not be made on
     /// a stale cache (about a namespace that was created a moment ago).
     fn sync<'a>(&'a self) -> BoxFuture<'a, Result<(), Status>>;

@@ -76,9 +76,6 @@ fn budget_selector(selector: &mut Map<String, Value>) {
         selector.insert("matchExpressions".into(), never);
         return;
     }
-    if let Some(Value::Object(labels)) = selector.get_mut("matchLabels") {
-        labels.remove(EMPTY_SELECTOR);
-    }
     if let Some(Value::Array(requirements)) = selector.get_mut("matchExpressions") {
         requirements.retain(|requirement| requirement["key"] != EMPTY_SELECTOR);
     }
@@ -156,7 +153,9 @@ mod tests {
         assert_eq!(read(json!({"matchExpressions": [absent]})), json!({}));
         let labels = json!({"matchLabels": {"a": "b"}});
         assert_eq!(read(labels.clone()), labels);
-        assert_eq!(read(json!({"matchLabels": {"a": "b", EMPTY_SELECTOR: ""}})), labels);
+        let with_key = json!({"matchLabels": {"a": "b", EMPTY_SELECTOR: ""}});
+        assert_eq!(read(with_key.clone()), with_key, "upstream's key is one of expressions only");
+        assert_eq!(read(json!({"matchLabels": {"a": "b"}, "matchExpressions": [absent]})), labels);
         assert_eq!(read(Value::Null), Value::Null);
     }
 }

@@ -86,6 +86,10 @@ async fn find(
     namespace: &str,
     reference: &ParamRef,
 ) -> Result<Vec<Arc<Value>>, String> {
+    // Asked before and after the read, since the cache may become whole, or lose a change, meanwhile: an object that cannot be
+    // read is not missing.
+    let readable = || a.api.readable(resource).map_err(|e| e.to_string());
+    readable()?;
     let found = match (&reference.selector, reference.name.as_str()) {
         (Some(_), name) if !name.is_empty() => {
             return Err("paramRef.name and paramRef.selector are mutually exclusive".into());
@@ -102,8 +106,7 @@ async fn find(
             found.map_err(|e| e.to_string())?.into_iter().collect()
         }
     };
-    // Not to be taken for missing.
-    a.api.readable(resource).map_err(|e| e.to_string())?;
+    readable()?;
     Ok(found)
 }
 

@@ -30,7 +30,11 @@ impl BootstrapTokens {
     async fn check(&self, token: &str) -> Option<UserInfo> {
         let (id, secret) = parse(token)?;
         let name = format!("bootstrap-token-{id}");
-        let found = self.objects.get("secrets", "kube-system", &name).await?;
+        let found = self.objects.get("secrets", "kube-system", &name).await;
+        let found = found.inspect_err(|error| {
+            tracing::warn!(secret = %name, %error, "the secret of a bootstrap token cannot be read");
+        });
+        let found = found.ok()??;
         match matches(&found, id, secret, self.clock.now()) {
             Ok(groups) => {
                 Some(UserInfo { name: format!("system:bootstrap:{id}"), groups, ..UserInfo::default() })

@@ -98,7 +98,7 @@ impl LegacyTokens {
     ) -> Result<Vec<String>, AuthenticationError> {
         let SecretToken { namespace, account: name, account_uid: uid, secret: secret_name } = *about;
         let gone = || AuthenticationError::new("Token has been invalidated");
-        let secret = self.objects.get("secrets", namespace, secret_name).await.ok_or_else(gone)?;
+        let secret = self.objects.get("secrets", namespace, secret_name).await?.ok_or_else(gone)?;
         if object::deletion_timestamp(&secret).is_some() {
             return Err(gone());
         }
@@ -106,7 +106,7 @@ impl LegacyTokens {
         if !same(&kept, text.as_bytes()) {
             return Err(AuthenticationError::new("Token does not match server's copy"));
         }
-        let Some(account) = self.objects.get("serviceaccounts", namespace, name).await else {
+        let Some(account) = self.objects.get("serviceaccounts", namespace, name).await? else {
             return Err(AuthenticationError::new(format!("serviceaccounts {} not found", quote(name))));
         };
         if object::deletion_timestamp(&account).is_some() {

@@ -13,7 +13,7 @@ use super::{
     keys::KeyError,
 };
 use crate::names::{SERVICE_ACCOUNT_PREFIX, SERVICE_ACCOUNTS};
-use kaji_meta::{Clock, GroupResource, Random, object, random, text::quote};
+use kaji_meta::{Clock, GroupResource, Random, Status, object, random, text::quote};
 use kaji_resource::{Api, BoxFuture, UserInfo};
 use serde_json::{Map, Value, json};
 use std::{
@@ -192,17 +192,30 @@ pub(crate) struct Objects(pub(crate) Weak<dyn Api>);
 
 impl Objects {
     /// An object that may have been made or removed a moment ago, also by another server.
-    pub(crate) async fn get(&self, resource: &str, namespace: &str, name: &str) -> Option<Arc<Value>> {
-        let api = self.0.upgrade()?;
-        let resource = GroupResource::new("", resource);
-        if api.lags() {
-            api.sync().await.ok()?;
-        }
-        if let Some(found) = api.get(&resource, namespace, name) {
-            return Some(found);
-        }
-        api.sync().await.ok()?;
-        api.get(&resource, namespace, name)
+    ///
+    /// # Errors
+    /// Whether it is there cannot be read.
+    pub(crate) async fn get(
+        &self,
+        resource: &str,
+        namespace: &str,
+        name: &str,
+    ) -> Result<Option<Arc<Value>>, AuthenticationError> {
+        let Some(api) = self.0.upgrade() else { return Ok(None) };
+        let read = async {
+            let resource = GroupResource::new("", resource);
+            if api.lags() {
+                api.sync().await?;
+            }
+            // A cache that lacks a change may show what is gone.
+            let cached = api.readable(&resource).ok().and_then(|()| api.get(&resource, namespace, name));
+            if cached.is_some() {
+                return Ok(cached);
+            }
+            api.sync().await?;
+            api.get_or_read(&resource, namespace, name).await
+        };
+        read.await.map_err(|status: Status| AuthenticationError::new(status.message))
     }
 }
 
@@ -254,7 +267,7 @@ impl ServiceAccountTokens {
         let reference = |key: &str| private.get(key).filter(|v| v.is_object());
         let namespace = private.get("namespace").and_then(Value::as_str).unwrap_or_default();
         let (name, uid) = name_and_uid(reference("serviceaccount"));
-        let Some(account) = self.objects.get("serviceaccounts", namespace, name).await else {
+        let Some(account) = self.objects.get("serviceaccounts", namespace, name).await? else {
             return Err(AuthenticationError::new(format!("serviceaccounts {} not found", quote(name))));
         };
         let actual = object::uid(&account);
@@ -308,7 +321,7 @@ impl ServiceAccountTokens {
     ) -> Result<(), AuthenticationError> {
         let (name, uid) = name_and_uid(Some(reference));
         let gone = || AuthenticationError::new("service account token has been invalidated");
-        let found = self.objects.get(resource, namespace, name).await.ok_or_else(gone)?;
+        let found = self.objects.get(resource, namespace, name).await?.ok_or_else(gone)?;
         let actual = object::uid(&found);
         if actual != uid {
             let (title, kind) = match resource {

@@ -68,8 +68,8 @@ async fn bound(ctx: &Ctx<'_>, spec: &Value) -> Result<Bound, Status> {
     let resource = GroupResource::new("", resource);
     // Objects created just before count.
     ctx.api.sync().await?;
-    let found =
-        ctx.api.get(&resource, namespace, wanted).ok_or_else(|| Status::not_found(&resource, wanted))?;
+    let found = ctx.api.get_or_read(&resource, namespace, wanted).await?;
+    let found = found.ok_or_else(|| Status::not_found(&resource, wanted))?;
     if kind == "Pod" && found.at("spec").text("serviceAccountName") != ctx.name {
         let text = format!(
             "cannot bind token for serviceaccount {:?} to pod running with different serviceaccount name.",

@@ -61,6 +61,19 @@ impl TransactionExtras {
         !inner.updates.is_empty() || !inner.expected.is_empty()
     }
 
+    /// Whether the caches have the latest versions of these objects: otherwise the next attempt would find the same as this one.
+    ///
+    /// # Errors
+    /// The error that requests for the resource get.
+    pub(crate) fn readable(&self, registry: &Registry) -> Result<(), Status> {
+        let inner = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let updated = inner.updates.iter().map(|update| &update.resource);
+        let mut resources = updated.chain(inner.expected.iter().map(|version| &version.resource));
+        resources.try_for_each(|resource| {
+            registry.by_group_resource(resource).map_or(Ok(()), |res| res.readable())
+        })
+    }
+
     /// Forgets everything, before validation and after the write.
     pub(crate) fn clear(&self) {
         let old = std::mem::take(&mut *self.0.lock().unwrap_or_else(PoisonError::into_inner));

@@ -84,11 +84,12 @@ impl Cache {
             waiting.push(Fed::State(kvs, revision));
             return Ok(());
         }
+        if self.unreadable.load().is_some() {
+            // Its state is not that of any revision, so nothing can be compared with it; all objects will be read anew.
+            return Ok(());
+        }
         let mut wake = vec![];
         let replaced = self.replace_locked(&mut inner, kvs, revision, &mut wake);
-        if replaced.is_ok() {
-            self.unreadable.store(None);
-        }
         drop(inner);
         self.rounds.wake(wake, Instant::now());
         self.begin_round();

@@ -208,6 +208,20 @@ mod tests {
         assert!(cache.begin_reading().is_none());
     }
 
+    /// An event after the lost one may have been applied: what the store holds then looks older than the cache.
+    #[test]
+    fn a_state_of_the_store_does_not_make_a_cache_whole_that_lost_a_change() {
+        let cache = cache();
+        cache.loaded(Objects::default(), 1).unwrap();
+        cache.apply(put("b", 5)).unwrap();
+        lose(&cache);
+        cache.replace(vec![kv("a", 4), kv("b", 5)], 5).unwrap();
+        assert!(cache.unreadable().is_some());
+        let reading = cache.begin_reading().unwrap();
+        assert!(cache.finish_reading(&reading, vec![kv("a", 4), kv("b", 5)], 5));
+        assert_eq!((cache.unreadable(), names(&cache)), (None, vec!["a".into(), "b".into()]));
+    }
+
     #[test]
     fn a_change_that_is_lost_while_a_cache_loads_is_not_passed_over() {
         let cache = cache();

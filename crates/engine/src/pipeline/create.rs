@@ -240,7 +240,10 @@ async fn store(op: &Op<'_>, object: &mut Value, name: &str) -> Result<Created, S
             Ok(done(bytes, revision))
         }
         // The name is free, so it was another object.
-        Err(None) if op.output.extras.any() => Ok(Created::Again),
+        Err(None) if op.output.extras.any() => {
+            op.output.extras.readable(&op.engine.registry())?;
+            Ok(Created::Again)
+        }
         Err(current) => Ok(Created::Exists(current)),
     }
 }

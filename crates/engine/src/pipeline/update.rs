@@ -467,6 +467,9 @@ async fn store(
             }
             Ok(done(bytes, revision))
         }
-        Err(current) => Ok(Step::Conflict(current)),
+        Err(current) => {
+            op.output.extras.readable(&op.engine.registry())?;
+            Ok(Step::Conflict(current))
+        }
     }
 }

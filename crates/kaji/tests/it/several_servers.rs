@@ -5,6 +5,7 @@
 
 mod admission;
 mod configuration;
+mod damaged;
 mod definitions;
 mod encryption;
 mod ends;
