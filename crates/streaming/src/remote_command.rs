@@ -14,7 +14,7 @@ mod streams;
 use crate::{
     Timeouts, Upgrade, UpgradeRejection, UpgradeRequest,
     handshake::{self, V5},
-    transport::{self, Activity, Message},
+    transport::{self, Activity, Message, WithoutClient},
     websocket::{self, Channel, ChannelProtocol},
 };
 use futures_util::FutureExt;
@@ -117,6 +117,11 @@ pub fn remote_command(
     Ok(Upgrade { response, session: session.boxed() })
 }
 
+/// A command that outlives its client gets all that it had written.
+fn without_client(outlives_client: bool) -> WithoutClient {
+    if outlives_client { WithoutClient::ReadsOn } else { WithoutClient::Ends }
+}
+
 async fn over_websocket(
     upgrade: OnUpgrade,
     protocol: ChannelProtocol,
@@ -153,5 +158,6 @@ async fn over_websocket(
             let _ = outgoing.send(Message::Close { status: 0 }).await;
         }
     };
-    transport::run(work, channels.reader, channels.writer, activity, timeouts.idle).await;
+    let times = (activity, timeouts.idle);
+    transport::run(work, channels.reader, channels.writer, times, without_client(outlives_client)).await;
 }

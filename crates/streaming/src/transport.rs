@@ -202,25 +202,40 @@ impl Activity {
     }
 }
 
+/// What a session does when nothing can be sent to its client any more.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum WithoutClient {
+    /// It ends.
+    Ends,
+    /// It reads what the client had written.
+    ReadsOn,
+}
+
 /// Runs a session's work beside the reader and the writer of its connection. The session ends with its work, after which what
 /// is queued is sent; or without it when the client is gone or idle.
 pub(crate) async fn run(
     work: impl Future<Output = ()> + Send,
     reader: impl Future<Output = ()> + Send,
     writer: impl Future<Output = ()> + Send,
-    activity: Activity,
-    idle: Duration,
+    (activity, idle): (Activity, Duration),
+    without_client: WithoutClient,
 ) {
     let (mut reader, mut writer) = (std::pin::pin!(reader), std::pin::pin!(writer));
     {
-        let work = std::pin::pin!(work);
-        tokio::select! {
-            () = work => {}
-            () = &mut reader => return,
-            () = &mut writer => return,
-            () = activity.idle(idle) => {
-                tracing::debug!("streaming: a session was idle for too long");
-                return;
+        let (mut work, mut idle) = (std::pin::pin!(work), std::pin::pin!(activity.idle(idle)));
+        let mut writes = true;
+        loop {
+            tokio::select! {
+                () = &mut work => if writes { break } else { return },
+                () = &mut reader => return,
+                () = &mut writer, if writes => match without_client {
+                    WithoutClient::Ends => return,
+                    WithoutClient::ReadsOn => writes = false,
+                },
+                () = &mut idle => {
+                    tracing::debug!("streaming: a session was idle for too long");
+                    return;
+                }
             }
         }
     }
@@ -238,3 +253,36 @@ pub(crate) async fn run(
 
 /// How long the end of a connection may take.
 const CLOSING: Duration = Duration::from_secs(5);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::future::{pending, ready};
+
+    /// Whether the reader gets to its end when nothing can be written.
+    async fn reads_to_the_end(without_client: WithoutClient) -> bool {
+        let (sender, mut written) = mpsc::channel(1);
+        let reader = async {
+            for _ in 0..3 {
+                tokio::task::yield_now().await;
+            }
+            sender.send(()).await.unwrap();
+        };
+        let times = (Activity::new(), Duration::from_secs(60));
+        run(pending(), reader, ready(()), times, without_client).await;
+        written.try_recv().is_ok()
+    }
+
+    #[tokio::test]
+    async fn reads_what_a_client_wrote_that_reads_nothing_any_more() {
+        assert!(reads_to_the_end(WithoutClient::ReadsOn).await);
+        assert!(!reads_to_the_end(WithoutClient::Ends).await);
+    }
+
+    #[tokio::test]
+    async fn ends_with_its_work_when_the_client_is_gone() {
+        let times = (Activity::new(), Duration::from_secs(60));
+        let work = tokio::task::yield_now();
+        run(work, pending(), ready(()), times, WithoutClient::ReadsOn).await;
+    }
+}

@@ -4,7 +4,7 @@
 use super::Forwarder;
 use crate::{
     Timeouts,
-    transport::{self, Activity, Gone, Incoming, Message, Outgoing},
+    transport::{self, Activity, Gone, Incoming, Message, Outgoing, WithoutClient},
     websocket::{self, Channel, ChannelProtocol},
 };
 use futures_util::future;
@@ -35,7 +35,8 @@ pub(super) async fn serve(
             let _ = outgoing.send(Message::Close { status: 0 }).await;
         }
     };
-    transport::run(work, channels.reader, channels.writer, activity, timeouts.idle).await;
+    let times = (activity, timeouts.idle);
+    transport::run(work, channels.reader, channels.writer, times, WithoutClient::Ends).await;
 }
 
 async fn pair(

@@ -12,7 +12,7 @@ use crate::{
         connection::{Accept, Connection, Handle, Stream, Streams},
         go_away, reset,
     },
-    transport::{self, Activity, Gone, Message, Outgoing},
+    transport::{self, Activity, Gone, Message, Outgoing, WithoutClient},
 };
 use std::{collections::HashMap, time::Duration};
 use tokio::{
@@ -36,7 +36,7 @@ where
     };
     let (reader, writer) = connection.drive();
     let work = Pairs::new(handle, forwarder, timeouts.stream_creation).run();
-    transport::run(work, reader, writer, activity, timeouts.idle).await;
+    transport::run(work, reader, writer, (activity, timeouts.idle), WithoutClient::Ends).await;
 }
 
 /// Whether headers name a port and a type of stream.

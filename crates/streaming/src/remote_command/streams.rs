@@ -4,6 +4,7 @@ use super::{
     StreamOptions,
     session::{self, Streams},
     status::StatusFormat,
+    without_client,
 };
 use crate::{
     Timeouts,
@@ -52,7 +53,8 @@ pub(super) async fn over_spdy(
     };
     let (reader, writer) = connection.drive();
     let work = serve(handle, (expected, outlives_client), format, open, timeouts.stream_creation);
-    transport::run(work, reader, writer, activity, timeouts.idle).await;
+    let times = (activity, timeouts.idle);
+    transport::run(work, reader, writer, times, without_client(outlives_client)).await;
 }
 
 /// The client's streams by their types.
