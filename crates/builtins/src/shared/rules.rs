@@ -202,6 +202,18 @@ pub fn signer_name(errs: &mut ErrorList, path: &Path, name: &str) {
     }
 }
 
+/// Checks what the author of a pod tells the signer of its certificate: annotations with a domain each.
+pub fn user_annotations(errs: &mut ErrorList, path: &Path, object: &Value, field: &str) {
+    let (at, mut size) = (path.child(field), 0);
+    for (key, value) in object.string_map(field) {
+        errs.extend(validation::validate_domain_prefixed_key(&at, &key.to_lowercase()));
+        size += key.len() + value.len();
+    }
+    if size > validation::TOTAL_ANNOTATION_SIZE_LIMIT {
+        errs.push(Error::too_long(&at, "", validation::TOTAL_ANNOTATION_SIZE_LIMIT));
+    }
+}
+
 /// Checks the dotted parts of a name up to the first bad one.
 fn labels(errs: &mut ErrorList, path: &Path, whole: &str, rule: fn(&str) -> Vec<String>) {
     let bad = whole.split('.').map(|l| (l, rule(l))).find(|(_, bad)| !bad.is_empty());

@@ -2,7 +2,7 @@
 //! one directory.
 
 use super::{paths, volumes};
-use crate::shared::{Fields, check};
+use crate::shared::{Fields, check, rules};
 use kaji_meta::{
     Path,
     field::{Error, ErrorList},
@@ -148,15 +148,7 @@ fn trust_bundle_name(name: &str) -> Vec<String> {
 fn certificate(errs: &mut ErrorList, path: &Path, s: &Value, taken: &mut Taken<'_>) {
     let signer = s.text("signerName");
     signer_name(errs, &path.child("signerName"), signer);
-    let annotations = path.child("userAnnotations");
-    let mut size = 0;
-    for (k, v) in s.string_map("userAnnotations") {
-        errs.extend(validation::validate_domain_prefixed_key(&annotations, &k.to_lowercase()));
-        size += k.len() + v.len();
-    }
-    if size > validation::TOTAL_ANNOTATION_SIZE_LIMIT {
-        errs.push(Error::too_long(&annotations, "", validation::TOTAL_ANNOTATION_SIZE_LIMIT));
-    }
+    rules::user_annotations(errs, path, s, "userAnnotations");
     check::one_of(errs, &path.child("keyType"), s.text("keyType"), &KEY_TYPES);
     if let Some(n) = s.opt_int("maxExpirationSeconds") {
         let at = path.child("maxExpirationSeconds");
