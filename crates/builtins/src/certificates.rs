@@ -10,6 +10,6 @@ use crate::Deps;
 use kaji_resource::ResourceDef;
 
 /// Every resource of the group.
-pub fn defs(_deps: &Deps) -> Vec<ResourceDef> {
-    vec![certificatesigningrequests::def(), clustertrustbundles::def(), podcertificaterequests::def()]
+pub fn defs(deps: &Deps) -> Vec<ResourceDef> {
+    vec![certificatesigningrequests::def(), clustertrustbundles::def(), podcertificaterequests::def(deps)]
 }

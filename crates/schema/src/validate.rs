@@ -22,7 +22,7 @@ mod value;
 
 pub use constraints::Constraints;
 pub(crate) use formats::parse as parse_format;
-pub use formats::{request_uri, unrecognized as unrecognized_formats};
+pub use formats::{mail_address, request_uri, unrecognized as unrecognized_formats};
 pub use pattern::{Pattern, PatternBudget};
 
 /// Validates `value`; errors are below `path`.

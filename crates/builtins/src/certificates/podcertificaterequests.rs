@@ -1,19 +1,33 @@
 //! PodCertificateRequests: a kubelet's request for a certificate in a pod's name.
+//!
+//! Invariant: what is stored has a key of a type that the API names, and the proof that the kubelet has its private half; what
+//! is issued is for that key.
 
-use super::pem::blocks;
-use crate::shared::{
-    check, conditions, rules,
-    rules::base64_bytes,
-    table::{labels, name},
-    value::{Fields, put},
+mod issued;
+mod keys;
+mod proof;
+mod signers;
+
+use crate::{
+    Deps,
+    shared::{
+        check, conditions, rules,
+        table::{labels, name},
+        value::{Fields, put},
+    },
 };
+use kaji_auth::Authorizer;
 use kaji_meta::{
+    Status,
     field::{Error, ErrorList, Path},
     semantic_equal, validation,
 };
-use kaji_resource::{Column, Ctx, Hooks, ResourceDef, Scope, SelectableField, SubresourceDef, name_column};
+use kaji_resource::{
+    BoxFuture, Column, Ctx, Hooks, Reservation, ResourceDef, Scope, SelectableField, SubresourceDef,
+    name_column,
+};
 use serde_json::{Value, json};
-use x509_parser::{certificate::X509Certificate, prelude::FromDer};
+use std::sync::Arc;
 
 const COLUMNS: &[Column] = &[
     name_column(),
@@ -44,10 +58,8 @@ const STATES: &[&str] = &["Issued", "Denied", "Failed"];
 const MIN_SECONDS: i64 = 3600;
 const MAX_SECONDS: i64 = 91 * 24 * 3600;
 const KUBERNETES_MAX_SECONDS: i64 = 24 * 3600;
-const MAX_CHAIN: usize = 100 * 1024;
-const TEN_MINUTES: i64 = 600;
 
-struct Requests;
+struct Requests(Arc<dyn Authorizer>);
 
 fn path(field: &str) -> Path {
     Path::new("spec").child(field)
@@ -61,10 +73,7 @@ fn validate(object: &Value) -> ErrorList {
     let (mut errs, spec) = (vec![], object.at("spec"));
     let signer = spec.text("signerName");
     rules::signer_name(&mut errs, &path("signerName"), signer);
-    errs.extend(validation::validate_annotations(
-        spec.at("unverifiedUserAnnotations"),
-        &path("unverifiedUserAnnotations"),
-    ));
+    rules::user_annotations(&mut errs, &Path::new("spec"), spec, "unverifiedUserAnnotations");
     for (name, uid) in
         [("podName", "podUID"), ("serviceAccountName", "serviceAccountUID"), ("nodeName", "nodeUID")]
     {
@@ -88,34 +97,15 @@ fn validate(object: &Value) -> ErrorList {
         let text = format!("must be in the range [{MIN_SECONDS}, {max}]");
         errs.push(Error::invalid(&path("maxExpirationSeconds"), seconds, text));
     }
-    key_rules(&mut errs, spec);
+    errs.extend(proof::problem(spec));
     errs
 }
 
-fn key_rules(errs: &mut ErrorList, spec: &Value) {
-    let [stub, key, proof] =
-        ["stubPKCS10Request", "pkixPublicKey", "proofOfPossession"].map(|f| base64_bytes(spec.text(f)));
-    let omitted = |at: &Path, text: &str| Error::invalid(at, Value::Null, text).without_value();
-    match (stub.is_empty(), key.is_empty(), proof.is_empty()) {
-        (false, true, true) => {
-            if x509_parser::certification_request::X509CertificationRequest::from_der(&stub).is_err() {
-                errs.push(omitted(&path("stubPKCS10Request"), "must be a valid PKCS#10 CSR"));
-            }
-        }
-        (true, false, false) => {
-            if x509_parser::x509::SubjectPublicKeyInfo::from_der(&key).is_err() {
-                errs.push(omitted(&path("pkixPublicKey"), "must be a valid PKIX-serialized public key"));
-            }
-        }
-        _ => {
-            let text = "exactly one of (stubPKCS10Request) or (pkixPublicKey, proofOfPossession) must be set";
-            errs.push(omitted(&Path::new("spec"), text));
-        }
-    }
-}
-
 fn state(object: &Value) -> Option<&'static str> {
-    STATES.iter().copied().find(|s| conditions::find(object.at("status"), s).is_some())
+    let holds = |state: &str| {
+        conditions::find(object.at("status"), state).is_some_and(|c| c.text("status") == "True")
+    };
+    STATES.iter().copied().find(|state| holds(state))
 }
 
 fn condition_rules(errs: &mut ErrorList, new: &Value) {
@@ -150,7 +140,7 @@ fn validate_status(ctx: &Ctx<'_>, new: &Value, old: &Value) -> ErrorList {
     let same = semantic_equal(status, old.at("status"));
     let mut equal = |same: bool, text: &str| {
         if !same {
-            errs.push(Error::invalid(&Path::new("status"), status.clone(), text));
+            errs.push(Error::invalid(&Path::new("status"), Value::Null, text).without_value());
         }
     };
     if state(old).is_some() {
@@ -158,7 +148,7 @@ fn validate_status(ctx: &Ctx<'_>, new: &Value, old: &Value) -> ErrorList {
         return errs;
     }
     match state(new) {
-        Some("Issued") => issued(&mut errs, ctx, new),
+        Some("Issued") => issued::check(&mut errs, ctx, new, old),
         Some(_) => {
             let only = json!({"conditions": status.at("conditions")});
             let text =
@@ -170,96 +160,6 @@ fn validate_status(ctx: &Ctx<'_>, new: &Value, old: &Value) -> ErrorList {
         }
     }
     errs
-}
-
-fn issued(errs: &mut ErrorList, ctx: &Ctx<'_>, new: &Value) {
-    let (status, at) = (new.at("status"), status_path("certificateChain"));
-    let chain = status.text("certificateChain");
-    if chain.len() > MAX_CHAIN {
-        errs.push(Error::too_long(&at, "", MAX_CHAIN));
-        return;
-    }
-    let all = blocks(chain.as_bytes());
-    let mut bad = |text: &str| errs.push(Error::invalid(&at, chain, text));
-    let Some(leaf) = all.first() else {
-        return bad("issued certificate chain must contain at least one certificate");
-    };
-    if all.iter().any(|b| b.label != "CERTIFICATE") {
-        return bad("issued certificate chain must consist entirely of CERTIFICATE PEM blocks");
-    }
-    let Ok((_, leaf)) = X509Certificate::from_der(&leaf.contents) else {
-        return bad("leaf certificate does not parse as valid X.509");
-    };
-    if all[1..].iter().any(|b| X509Certificate::from_der(&b.contents).is_err()) {
-        return bad("intermediate certificate does not parse as valid X.509");
-    }
-    if !requested_key(new.at("spec"), &leaf) {
-        return bad("leaf certificate was not issued to the requested public key");
-    }
-    times(errs, ctx, new, &leaf);
-}
-
-/// Whether a certificate is for the requested key.
-fn requested_key(spec: &Value, leaf: &X509Certificate<'_>) -> bool {
-    let stub = base64_bytes(spec.text("stubPKCS10Request"));
-    if stub.is_empty() {
-        return leaf.public_key().raw == base64_bytes(spec.text("pkixPublicKey"));
-    }
-    x509_parser::certification_request::X509CertificationRequest::from_der(&stub)
-        .is_ok_and(|(_, r)| r.certification_request_info.subject_pki.raw == leaf.public_key().raw)
-}
-
-fn times(errs: &mut ErrorList, ctx: &Ctx<'_>, new: &Value, leaf: &X509Certificate<'_>) {
-    let status = new.at("status");
-    let time = |f: &str| status.text(f).parse::<jiff::Timestamp>().ok().map(|t| t.as_second());
-    let [before, after, refresh] = ["notBefore", "notAfter", "beginRefreshAt"].map(time);
-    let needed = [
-        ("notBefore", before, "must be present and consistent with the issued certificate"),
-        ("notAfter", after, "must be present and consistent with the issued certificate"),
-        ("beginRefreshAt", refresh, "must be present and in the range [notbefore+10min, notafter-10min]"),
-    ];
-    for (f, _, text) in needed.iter().filter(|(_, t, _)| t.is_none()) {
-        errs.push(Error::required(&status_path(f), *text));
-    }
-    let (Some(before), Some(after), Some(refresh)) = (before, after, refresh) else { return };
-    let (from, to) = (leaf.validity().not_before.timestamp(), leaf.validity().not_after.timestamp());
-    let max = new.at("spec").int("maxExpirationSeconds");
-    let checks = [
-        (
-            "notBefore",
-            before == from,
-            "must be set to the NotBefore time encoded in the leaf certificate".to_owned(),
-        ),
-        (
-            "notBefore",
-            (before - ctx.now.as_second()).abs() <= 300,
-            "must be set to within 5 minutes of kube-apiserver's current time".to_owned(),
-        ),
-        (
-            "notAfter",
-            after == to,
-            "must be set to the NotAfter time encoded in the leaf certificate".to_owned(),
-        ),
-        ("certificateChain", to - from >= 3600, "leaf certificate lifetime must be >= 1 hour".to_owned()),
-        (
-            "certificateChain",
-            to - from <= max,
-            format!("leaf certificate lifetime must be <= spec.maxExpirationSeconds ({max})"),
-        ),
-        (
-            "beginRefreshAt",
-            refresh >= before + TEN_MINUTES,
-            "must be at least 10 minutes after status.notBefore".to_owned(),
-        ),
-        (
-            "beginRefreshAt",
-            refresh <= after - TEN_MINUTES,
-            "must be at least 10 minutes before status.notAfter".to_owned(),
-        ),
-    ];
-    if let Some((f, _, text)) = checks.into_iter().find(|(_, ok, _)| !ok) {
-        errs.push(Error::invalid(&status_path(f), status.at(f).clone(), text));
-    }
 }
 
 impl Hooks for Requests {
@@ -292,6 +192,20 @@ impl Hooks for Requests {
         errs
     }
 
+    fn reserve<'a>(
+        &'a self,
+        ctx: &'a Ctx<'a>,
+        new: &'a mut Value,
+        old: Option<&'a Value>,
+    ) -> BoxFuture<'a, Result<Option<Reservation>, Status>> {
+        Box::pin(async move {
+            if let Some(old) = old.filter(|_| ctx.subresource == "status") {
+                signers::may_sign(&*self.0, ctx, new, old).await?;
+            }
+            Ok(None)
+        })
+    }
+
     /// Writers of the main resource may own the status, though it is not taken from them.
     fn reset_fields(&self, _version: &str, subresource: &str) -> &'static [&'static [&'static str]] {
         if subresource == "status" { &[&["spec"]] } else { &[] }
@@ -312,7 +226,7 @@ impl Hooks for Requests {
 }
 
 /// The definition of PodCertificateRequests.
-pub fn def() -> ResourceDef {
+pub fn def(deps: &Deps) -> ResourceDef {
     let fields = ["spec.signerName", "spec.podName", "spec.nodeName"].map(SelectableField::new);
     ResourceDef::builtin(
         "certificates.k8s.io",
@@ -321,7 +235,7 @@ pub fn def() -> ResourceDef {
         "podcertificaterequests",
         Scope::Namespaced,
         COLUMNS,
-        Requests,
+        Requests(deps.authorizer.clone()),
     )
     .conditional_update_only()
     .sub(&[SubresourceDef::status()])
@@ -329,26 +243,4 @@ pub fn def() -> ResourceDef {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::shared::testing::{create_errors, row, update_errors};
-    use expect_test::expect;
-
-    fn request() -> Value {
-        json!({"metadata": {"name": "r"}, "spec": {"signerName": "x.io/y", "podName": "p", "podUID": "1", "serviceAccountName": "s",
-            "serviceAccountUID": "2", "nodeName": "n", "nodeUID": "3"}})
-    }
-
-    #[test]
-    fn rejects_invalid_fields_and_prints_a_row() {
-        expect!["spec: Invalid value: exactly one of (stubPKCS10Request) or (pkixPublicKey, proofOfPossession) must be set"]
-            .assert_eq(&create_errors(&def(), request()));
-        let mut new = request();
-        new["status"] = json!({"conditions": [{"type": "x", "status": "True"}]});
-        assert!(
-            update_errors(&def(), "status", new, request())
-                .starts_with("status.conditions.[0].type: Unsupported value: \"x\"")
-        );
-        assert_eq!(row(&def(), &request()), "r | p | s | n | x.io/y | Pending | <none>");
-    }
-}
+mod tests;

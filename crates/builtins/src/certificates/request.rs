@@ -27,14 +27,9 @@ pub(super) fn problem(pem: &[u8]) -> Option<String> {
     let all = blocks(pem);
     let block = all.first().filter(|b| b.label == "CERTIFICATE REQUEST");
     let Some(block) = block else { return Some("PEM block type must be CERTIFICATE REQUEST".into()) };
-    let der = &block.contents;
-    match request(der) {
+    let parsed = match parse(&block.contents) {
+        Ok(parsed) => parsed,
         Err(error) => return Some(error),
-        Ok(end) if end != der.len() => return Some(syntax("trailing data")),
-        Ok(_) => {}
-    }
-    let Ok((_, parsed)) = X509CertificationRequest::from_der(der) else {
-        return Some(structure("the certificate request is malformed"));
     };
     // What cannot be verified here (P-521, RSA keys below 2048 bits) is left to its signer.
     let small = parsed.certification_request_info.subject_pki.subject_public_key.data.len() < RSA_2048;
@@ -44,6 +39,18 @@ pub(super) fn problem(pem: &[u8]) -> Option<String> {
         }
         _ => None,
     }
+}
+
+/// A request, DER.
+///
+/// # Errors
+/// Why it is refused.
+pub(super) fn parse(der: &[u8]) -> Result<X509CertificationRequest<'_>, String> {
+    if request(der)? != der.len() {
+        return Err(syntax("trailing data"));
+    }
+    let parsed = X509CertificationRequest::from_der(der);
+    parsed.map(|(_, request)| request).map_err(|_| structure("the certificate request is malformed"))
 }
 
 /// The error for a signature that is not the key's.

@@ -10,7 +10,7 @@ use crate::schema::{Format, Type};
 
 mod text;
 
-pub use text::request_uri;
+pub use text::{mail_address, request_uri};
 
 /// The format called `name` on a value of type `ty`; [`Format::None`] where it is unknown or does not belong to the type.
 /// Dashes do not matter ("date-time" is "datetime").
@@ -104,7 +104,7 @@ pub(crate) fn is_valid(format: Format, s: &str) -> bool {
         Format::Duration => text::duration(s),
         Format::BsonObjectId => s.len() == 24 && s.bytes().all(|b| b.is_ascii_hexdigit()),
         Format::Uri => text::request_uri(s),
-        Format::Email => text::email(s),
+        Format::Email => text::mail_address(s),
         Format::Hostname => text::hostname(s),
         Format::Ipv4 => s.contains('.') && ip(s).is_some(),
         Format::Ipv6 => s.contains(':') && s.parse::<Ipv6Addr>().is_ok(),

@@ -114,8 +114,8 @@ fn percent_encoded(s: &str) -> bool {
     s.match_indices('%').all(|(i, _)| hex(&s.as_bytes()[i + 1..]))
 }
 
-/// "a@b", or "Name <a@b>".
-pub(super) fn email(s: &str) -> bool {
+/// Whether a text is a mail address, "a@b" or "Name <a@b>".
+pub fn mail_address(s: &str) -> bool {
     let s = s.trim();
     let address = match s.split_once('<') {
         Some((_, rest)) => match rest.strip_suffix('>') {
