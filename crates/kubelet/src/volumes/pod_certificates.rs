@@ -4,13 +4,15 @@
 //! Invariants: there is at most one request at a time for each projection; a key and its certificates change together; the
 //! present ones stay until the next ones are issued. A request that was denied or failed is not repeated.
 
+mod keys;
+
+use super::persistent::blocking;
 use crate::pods::context::NodeContext;
 use crate::pods::core::{Pod, PodCertificateProjection};
 use crate::pods::model;
 use base64::{Engine, engine::general_purpose::STANDARD};
 use jiff::{SignedDuration, Timestamp};
 use kaji_runtime::{EventRecord, Target};
-use rcgen::{CertificateParams, DistinguishedName, KeyPair};
 use serde_json::{Value, json};
 use std::collections::HashMap;
 use std::sync::{Mutex, PoisonError};
@@ -233,7 +235,8 @@ async fn create_request(
     let found = found.map_err(|error| format!("while fetching service account: {error}"))?;
     let found = found
         .ok_or_else(|| format!("while fetching service account: serviceaccounts \"{account}\" not found"))?;
-    let (key, request) = generate(&projection.key_type)?;
+    let key_type = projection.key_type.clone();
+    let (key, request) = blocking(move || keys::generate(&key_type)).await?;
     let mut body = json!({
         "apiVersion": "certificates.k8s.io/v1",
         "kind": "PodCertificateRequest",
@@ -269,27 +272,6 @@ async fn create_request(
     }
     let abandoned = cx.clock.now() + ASSUME_DELETED + jitter(cx);
     Ok(PendingRequest { key, request: name.to_owned(), abandoned })
-}
-
-/// A private key, PEM, and an empty certificate request that it signed, DER.
-fn generate(key_type: &str) -> Result<(String, Vec<u8>), String> {
-    let algorithm = match key_type {
-        "ECDSAP256" => &rcgen::PKCS_ECDSA_P256_SHA256,
-        "ECDSAP384" => &rcgen::PKCS_ECDSA_P384_SHA384,
-        "ED25519" => &rcgen::PKCS_ED25519,
-        "RSA3072" | "RSA4096" | "ECDSAP521" => {
-            return Err(format!(
-                "while generating keypair: keys of type {key_type} are not supported by this node; ECDSAP256, ECDSAP384 and ED25519 are"
-            ));
-        }
-        _ => return Err(format!("while generating keypair: unknown key type {key_type:?}")),
-    };
-    let failed = |error: rcgen::Error| format!("while generating keypair: {error}");
-    let key = KeyPair::generate_for(algorithm).map_err(failed)?;
-    let mut params = CertificateParams::default();
-    params.distinguished_name = DistinguishedName::new();
-    let request = params.serialize_request(&key).map_err(failed)?;
-    Ok((key.serialize_pem(), request.der().to_vec()))
 }
 
 /// The certificates of a chain without what stands around them.

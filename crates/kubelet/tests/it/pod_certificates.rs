@@ -3,7 +3,12 @@
 use crate::fake::Fake;
 use crate::volumes::{pod, put};
 use base64::{Engine, engine::general_purpose::STANDARD};
+use jiff::Timestamp;
+use kaji_builtins::{Deps, certificates::podcertificaterequests};
+use kaji_meta::{ManualClock, SeededRandom};
+use kaji_resource::testing::TestContext;
 use serde_json::{Value, json};
+use std::sync::Arc;
 
 const CHAIN: &str = "-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n";
 
@@ -95,7 +100,7 @@ async fn a_certificate_is_asked_for_once_and_replaced_in_time() {
 }
 
 #[tokio::test]
-async fn a_request_that_was_deleted_is_made_again_and_other_keys_are_refused() {
+async fn a_request_that_was_deleted_is_made_again_and_unknown_keys_are_refused() {
     let (fake, pod) = prepared("ECDSAP256");
     set_up(&fake, &pod).await.unwrap_err();
     let first = requests(&fake);
@@ -107,8 +112,62 @@ async fn a_request_that_was_deleted_is_made_again_and_other_keys_are_refused() {
     set_up(&fake, &pod).await.unwrap_err();
     assert_eq!(requests(&fake).len(), 1);
 
-    let (fake, pod) = prepared("RSA4096");
+    let (fake, pod) = prepared("RSA2048");
     let refusal = set_up(&fake, &pod).await.unwrap_err();
-    assert!(refusal.contains("keys of type RSA4096 are not supported by this node"), "{refusal}");
+    assert!(refusal.contains("while generating keypair: unknown key type \"RSA2048\""), "{refusal}");
     assert_eq!(requests(&fake).len(), 0);
+}
+
+/// What the API server says of a request.
+fn validated(mut request: Value) -> String {
+    let (clock, random) = (ManualClock::new(Timestamp::UNIX_EPOCH), SeededRandom::new(7));
+    let def = podcertificaterequests::def(&Deps::new(Arc::new(clock), Arc::new(random)));
+    request["metadata"]["name"] = "r".into();
+    let test = TestContext::default();
+    def.hooks.default("v1", &mut request);
+    let errors = def.hooks.validate_create(&test.ctx(&request, "", "v1"), &request);
+    errors.iter().map(ToString::to_string).collect::<Vec<_>>().join("\n")
+}
+
+#[tokio::test]
+async fn keys_of_each_type_are_proved_to_the_api_server() {
+    let mut lengths = String::new();
+    for key_type in ["RSA3072", "RSA4096", "ECDSAP256", "ECDSAP384", "ECDSAP521", "ED25519"] {
+        let (fake, pod) = prepared(key_type);
+        set_up(&fake, &pod).await.unwrap_err();
+        let name = requests(&fake).remove(0);
+        let request = fake.objects.objects.lock().unwrap()[&name].clone();
+        assert_eq!(validated(request.clone()), "", "{key_type}");
+        let mut stub = STANDARD.decode(request["spec"]["stubPKCS10Request"].as_str().unwrap()).unwrap();
+
+        let issued = json!({
+            "conditions": [{"type": "Issued", "status": "True"}],
+            "certificateChain": CHAIN,
+            "beginRefreshAt": "2026-01-01T01:00:00Z",
+            "notAfter": "2026-01-01T02:00:00Z",
+        });
+        decide(&fake, &name, issued);
+        let key = set_up(&fake, &pod).await.unwrap();
+        assert!(key.starts_with("-----BEGIN PRIVATE KEY-----\n"), "{key_type}");
+        if key_type != "ED25519" {
+            let key = kaji_auth::authn::SigningKey::from_pem(&key).unwrap().public.spki();
+            assert!(stub.windows(key.len()).any(|part| part == key), "{key_type}: the request has the key");
+            lengths += &format!("{key_type} {}\n", key.len());
+        }
+
+        let last = stub.len() - 3;
+        stub[last] ^= 1;
+        let mut broken = request;
+        broken["spec"]["stubPKCS10Request"] = STANDARD.encode(stub).into();
+        let refused = "spec.stubPKCS10Request: Invalid value: invalid signature";
+        assert_eq!(validated(broken), refused, "{key_type}");
+    }
+    expect_test::expect![[r#"
+        RSA3072 422
+        RSA4096 550
+        ECDSAP256 91
+        ECDSAP384 120
+        ECDSAP521 158
+    "#]]
+    .assert_eq(&lengths);
 }
