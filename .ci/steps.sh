@@ -94,6 +94,19 @@ step_release() {
   nice -n 19 cargo build --release --package kaji --quiet
 }
 
+# Released programs are linked with musl, of which C types differ. Objects of C are compiled for a check and never linked, so that
+# this machine's compiler does.
+step_musl() {
+  ! is_late musl 2700 || return 0
+  local target
+  target=$(uname -m)-unknown-linux-musl
+  if ! rustup target add "$target"; then
+    echo "SKIPPED musl: there is no standard library for $target"
+    return
+  fi
+  env "CC_${target//-/_}=cc" nice -n 19 cargo check --package kaji --target "$target" --quiet
+}
+
 step_fuzz_build() {
   ! is_late fuzz 2700 || return 0
   nice -n 19 target/debug/xtask fuzz --build-only

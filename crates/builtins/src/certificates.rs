@@ -4,6 +4,7 @@ pub mod certificatesigningrequests;
 pub mod clustertrustbundles;
 mod pem;
 pub mod podcertificaterequests;
+mod public_keys;
 mod request;
 
 use crate::Deps;

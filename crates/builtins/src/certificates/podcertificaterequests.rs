@@ -4,7 +4,6 @@
 //! is issued is for that key.
 
 mod issued;
-mod keys;
 mod proof;
 mod signers;
 

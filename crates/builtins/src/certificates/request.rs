@@ -3,8 +3,8 @@
 //!
 //! Invariant: everything is read from the outside in and in order, as Go does, so that the first fault found is the same one.
 
-use super::pem::blocks;
-use x509_parser::{certification_request::X509CertificationRequest, error::X509Error, prelude::FromDer};
+use super::{pem::blocks, public_keys::PublicKey};
+use x509_parser::{certification_request::X509CertificationRequest, prelude::FromDer};
 
 /// Go's `asn1.SyntaxError` and `asn1.StructuralError`.
 fn syntax(what: &str) -> String {
@@ -19,8 +19,6 @@ const INTEGER: u32 = 2;
 const BIT_STRING: u32 = 3;
 const OID: u32 = 6;
 const SEQUENCE: u32 = 16;
-/// Bytes of an RSA public key of 2048 bits, at least.
-const RSA_2048: usize = 256;
 
 /// Why a request (PEM) is refused.
 pub(super) fn problem(pem: &[u8]) -> Option<String> {
@@ -31,14 +29,10 @@ pub(super) fn problem(pem: &[u8]) -> Option<String> {
         Ok(parsed) => parsed,
         Err(error) => return Some(error),
     };
-    // What cannot be verified here (P-521, RSA keys below 2048 bits) is left to its signer.
-    let small = parsed.certification_request_info.subject_pki.subject_public_key.data.len() < RSA_2048;
-    match parsed.verify_signature() {
-        Err(X509Error::SignatureVerificationError) => {
-            unverified(&parsed.signature_algorithm.algorithm.to_id_string(), small)
-        }
-        _ => None,
-    }
+    let Some(key) = PublicKey::parse(&parsed.certification_request_info.subject_pki) else {
+        return Some("x509: malformed public key".into());
+    };
+    key.check_signature(&parsed).err()
 }
 
 /// A request, DER.
@@ -51,17 +45,6 @@ pub(super) fn parse(der: &[u8]) -> Result<X509CertificationRequest<'_>, String> 
     }
     let parsed = X509CertificationRequest::from_der(der);
     parsed.map(|(_, request)| request).map_err(|_| structure("the certificate request is malformed"))
-}
-
-/// The error for a signature that is not the key's.
-fn unverified(algorithm: &str, small: bool) -> Option<String> {
-    let text = match algorithm {
-        "1.3.101.112" => "x509: Ed25519 verification failure",
-        ecdsa if ecdsa.starts_with("1.2.840.10045.") => "x509: ECDSA verification failure",
-        _ if small => return None,
-        _ => "crypto/rsa: verification error",
-    };
-    Some(text.into())
 }
 
 /// The tag and length of an element.
@@ -335,5 +318,40 @@ mod tests {
         assert_eq!(problem(b"hello").as_deref(), Some(text));
         let other = kaji_meta::text::pem("CERTIFICATE", &STANDARD.decode(GOOD).unwrap());
         assert_eq!(problem(other.as_bytes()).as_deref(), Some(text));
+    }
+
+    /// Requests that OpenSSL made, each as it is and with another last byte of the signature.
+    #[test]
+    fn verifies_signatures_of_every_kind_of_key() {
+        let rows =
+            include_str!("proofs.txt").lines().filter_map(|row| row.strip_prefix("csr ")?.split_once(' '));
+        let mut out = String::new();
+        for (name, der) in rows {
+            let mut der = STANDARD.decode(der).unwrap();
+            let [good, bad] = [0, 1].map(|change| {
+                *der.last_mut().unwrap() ^= change;
+                problem(pem(&der).as_bytes()).unwrap_or_else(|| "fine".into())
+            });
+            out += &format!("{name}: {good} / {bad}\n");
+        }
+        expect![[r#"
+            rsa2048: fine / crypto/rsa: verification error
+            rsa3072: fine / crypto/rsa: verification error
+            rsa4096: fine / crypto/rsa: verification error
+            rsa3072-sha1: fine / crypto/rsa: verification error
+            rsa3072-pss: fine / crypto/rsa: verification error
+            rsa3072-pss-salt-20: x509: cannot verify signature: algorithm unimplemented / x509: cannot verify signature: algorithm unimplemented
+            p224: x509: cannot verify signature: algorithm unimplemented / x509: cannot verify signature: algorithm unimplemented
+            p256: fine / x509: ECDSA verification failure
+            p256-sha512: fine / x509: ECDSA verification failure
+            p256-sha1: fine / x509: ECDSA verification failure
+            p384: fine / x509: ECDSA verification failure
+            p521: fine / x509: ECDSA verification failure
+            ed25519: fine / x509: Ed25519 verification failure
+            dsa: x509: cannot verify signature: algorithm unimplemented / x509: cannot verify signature: algorithm unimplemented
+            k256: x509: malformed public key / x509: malformed public key
+            rsa1024: fine / crypto/rsa: verification error
+        "#]]
+        .assert_eq(&out);
     }
 }

@@ -68,9 +68,9 @@ pub fn collected_status(process: BorrowedFd<'_>) -> Option<i32> {
     /// `PIDFD_INFO_EXIT`
     const EXIT: u64 = 1 << 3;
     /// `PIDFD_GET_INFO`: `_IOWR(0xff, 11, struct pidfd_info)`
-    const GET_INFO: libc::c_ulong = 0xc000_ff0b | (size_of::<PidfdInfo>() as libc::c_ulong) << 16;
+    const GET_INFO: u32 = 0xc000_ff0b | (size_of::<PidfdInfo>() as u32) << 16;
     let mut info = PidfdInfo { mask: EXIT, ..PidfdInfo::default() };
     // SAFETY: the request has the size of `info`, which is all that the kernel reads and writes; every bit pattern is valid for it.
-    let result = unsafe { libc::ioctl(process.as_raw_fd(), GET_INFO, &raw mut info) };
+    let result = unsafe { libc::ioctl(process.as_raw_fd(), GET_INFO as libc::Ioctl, &raw mut info) };
     (result == 0 && info.mask & EXIT != 0).then_some(info.exit_code)
 }

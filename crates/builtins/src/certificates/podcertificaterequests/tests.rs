@@ -16,7 +16,7 @@ use std::time::{Duration, UNIX_EPOCH};
 
 /// The signed uid is `pod-uid-1`.
 fn fixture(what: &str, name: &str) -> String {
-    let (start, mut lines) = (format!("{what} {name} "), include_str!("proofs.txt").lines());
+    let (start, mut lines) = (format!("{what} {name} "), include_str!("../proofs.txt").lines());
     lines.find_map(|line| line.strip_prefix(&start)).unwrap_or_else(|| panic!("no {start}")).to_owned()
 }
 

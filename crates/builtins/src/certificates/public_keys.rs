@@ -1,4 +1,4 @@
-//! The public keys that pod certificates are for (SubjectPublicKeyInfo, RFC 5280), and signatures of their private halves.
+//! The public keys that certificates are requested for (SubjectPublicKeyInfo, RFC 5280), and signatures of their private halves.
 //!
 //! Invariants:
 //! - What parses here is what Go's `crypto/x509` parses: points of the elliptic curves are uncompressed, RSA has its NULL.
@@ -23,6 +23,7 @@ const EC: &str = "1.2.840.10045.2.1";
 const ED25519: &str = "1.3.101.112";
 const DSA: &str = "1.2.840.10040.4.1";
 const X25519: &str = "1.3.101.110";
+const UNIMPLEMENTED: &str = "x509: cannot verify signature: algorithm unimplemented";
 
 /// A public key.
 #[derive(Debug, PartialEq)]
@@ -80,17 +81,45 @@ impl PublicKey {
     }
 
     /// Whether this key signed a certificate request.
-    pub(super) fn signed(&self, request: &X509CertificationRequest<'_>) -> bool {
+    ///
+    /// # Errors
+    /// Why not, in the words of Go's `crypto/x509`.
+    pub(super) fn check_signature(&self, request: &X509CertificationRequest<'_>) -> Result<(), String> {
         let message = request.certification_request_info.raw;
         let signature = &request.signature_value.data;
-        match (self, Scheme::of(&request.signature_algorithm)) {
-            (PublicKey::Ed25519(key), Some(Scheme::Ed25519)) => ed25519(key, message, signature),
-            (PublicKey::Ecdsa(key), Some(Scheme::Ecdsa(hash))) => key.verifies(hash, message, signature),
-            (PublicKey::Rsa(key), Some(Scheme::Rsa(parameters))) => {
-                key.verifies(parameters, message, signature)
+        let scheme = Scheme::of(&request.signature_algorithm).ok_or(UNIMPLEMENTED)?;
+        let (verified, failure) = match (self, &scheme) {
+            (PublicKey::Ed25519(key), Scheme::Ed25519) => {
+                (ed25519(key, message, signature), "x509: Ed25519 verification failure")
             }
-            _ => false,
-        }
+            (PublicKey::Ecdsa(EcKey::P224(_)), Scheme::Ecdsa(_)) => return Err(UNIMPLEMENTED.into()),
+            (PublicKey::Ecdsa(key), Scheme::Ecdsa(hash)) => {
+                (key.verifies(hash, message, signature), "x509: ECDSA verification failure")
+            }
+            (PublicKey::Rsa(key), Scheme::Rsa(parameters)) => {
+                (key.verifies(parameters, message, signature), "crypto/rsa: verification error")
+            }
+            (key, scheme) => return Err(key.mismatch(scheme)),
+        };
+        if verified { Ok(()) } else { Err(failure.into()) }
+    }
+
+    /// The error for a signature of another family than the key.
+    fn mismatch(&self, scheme: &Scheme) -> String {
+        let actual = match self {
+            PublicKey::Ed25519(_) => "ed25519.PublicKey",
+            PublicKey::Ecdsa(_) => "*ecdsa.PublicKey",
+            PublicKey::Rsa(_) => "*rsa.PublicKey",
+            PublicKey::Other | PublicKey::Unknown => return UNIMPLEMENTED.into(),
+        };
+        let expected = match scheme {
+            Scheme::Ed25519 => "Ed25519",
+            Scheme::Ecdsa(_) => "ECDSA",
+            Scheme::Rsa(_) => "RSA",
+        };
+        format!(
+            "x509: signature algorithm specifies an {expected} public key, but have public key of type {actual}"
+        )
     }
 }
 
@@ -101,7 +130,7 @@ fn ed25519(key: &[u8], message: &[u8], signature: &[u8]) -> bool {
 /// A point of one of NIST's curves.
 #[derive(Debug, PartialEq)]
 pub(super) enum EcKey {
-    /// No request may have it, so that nothing looks whether the point is one of the curve.
+    /// No pod's certificate may have it, and it is not verified with: nothing looks whether the point is one of the curve.
     P224(Vec<u8>),
     P256(p256::ecdsa::VerifyingKey),
     P384(p384::ecdsa::VerifyingKey),
@@ -206,9 +235,13 @@ impl Scheme {
             "1.2.840.113549.1.1.5" | "1.3.14.3.2.29" => {
                 Scheme::Rsa(&signature::RSA_PKCS1_1024_8192_SHA1_FOR_LEGACY_USE_ONLY)
             }
-            "1.2.840.113549.1.1.11" => Scheme::Rsa(&signature::RSA_PKCS1_2048_8192_SHA256),
+            "1.2.840.113549.1.1.11" => {
+                Scheme::Rsa(&signature::RSA_PKCS1_1024_8192_SHA256_FOR_LEGACY_USE_ONLY)
+            }
             "1.2.840.113549.1.1.12" => Scheme::Rsa(&signature::RSA_PKCS1_2048_8192_SHA384),
-            "1.2.840.113549.1.1.13" => Scheme::Rsa(&signature::RSA_PKCS1_2048_8192_SHA512),
+            "1.2.840.113549.1.1.13" => {
+                Scheme::Rsa(&signature::RSA_PKCS1_1024_8192_SHA512_FOR_LEGACY_USE_ONLY)
+            }
             "1.2.840.113549.1.1.10" => Scheme::Rsa(pss_parameters(parameters?)?),
             _ => return None,
         })
