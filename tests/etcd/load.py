@@ -21,6 +21,8 @@ import time
 import urllib.parse
 
 PATH = "/api/v1/namespaces/load/configmaps"
+# Of writes that etcd has not answered: it said so (503), or the connection to its member broke (500).
+UNCERTAIN = (b'"message":"store is unavailable: etcd: ', b'"message":"the outcome of the write is not known: ')
 RETRIES = 10
 TIMEOUT = 60
 
@@ -100,7 +102,7 @@ class Client:
                 self.counts["repeated"] += 1
                 time.sleep(int(after))
                 continue
-            if method != "GET" and status == 503 and b'"message":"store is unavailable: etcd: ' in answer:
+            if method != "GET" and any(sign in answer for sign in UNCERTAIN):
                 self.counts["uncertain"] += 1
                 raise Uncertain()
             return self.failed(began, method, path, f"{status} {answer[:300]}")

@@ -283,16 +283,16 @@ fn changed(piece: &[u8]) -> Vec<String> {
 
 /// Why a definition is not reconciled.
 #[derive(Debug)]
-enum LevelError {
+enum ReconcileError {
     Status(Status),
     Engine(EngineError),
 }
 
-impl std::fmt::Display for LevelError {
+impl std::fmt::Display for ReconcileError {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
-            LevelError::Status(status) => status.fmt(f),
-            LevelError::Engine(error) => error.fmt(f),
+            ReconcileError::Status(status) => status.fmt(f),
+            ReconcileError::Engine(error) => error.fmt(f),
         }
     }
 }
@@ -300,7 +300,7 @@ impl std::fmt::Display for LevelError {
 /// Reconciles definitions. Gives back those to look at again later.
 async fn reconcile(engine: &Arc<Engine>, served: &mut Served, names: &[String]) -> Vec<String> {
     let mut later = vec![];
-    let mut note = |name: &str, outcome: Result<bool, LevelError>| {
+    let mut note = |name: &str, outcome: Result<bool, ReconcileError>| {
         if let Err(error) = &outcome {
             tracing::warn!(definition = name, %error, "a definition could not be reconciled");
         }
@@ -339,7 +339,7 @@ async fn reconcile(engine: &Arc<Engine>, served: &mut Served, names: &[String]) 
     }
     // Served first: a client that waits for the condition may create at once.
     if let Err(error) = served.serve(engine, compiled).await {
-        established.iter().for_each(|name| note(name, Err(LevelError::Engine(error.clone()))));
+        established.iter().for_each(|name| note(name, Err(ReconcileError::Engine(error.clone()))));
         return later;
     }
     let writes = changes.into_iter().map(|(name, decided)| write(engine.clone(), name, decided));
@@ -351,7 +351,11 @@ async fn reconcile(engine: &Arc<Engine>, served: &mut Served, names: &[String]) 
 }
 
 /// Writes what was decided.
-async fn write(engine: Arc<Engine>, name: String, decided: Conditions) -> (String, Result<bool, LevelError>) {
+async fn write(
+    engine: Arc<Engine>,
+    name: String,
+    decided: Conditions,
+) -> (String, Result<bool, ReconcileError>) {
     let change = |d: &mut Value| {
         set_conditions(d, &decided);
         Ok(())
@@ -360,7 +364,7 @@ async fn write(engine: Arc<Engine>, name: String, decided: Conditions) -> (Strin
         .update(&definitions(), "", &name, UpdateOptions::new("status", FieldManagement::Record), &change)
         .await
     {
-        Err(status) if status.code != 404 => Err(LevelError::Status(status)),
+        Err(status) if status.code != 404 => Err(ReconcileError::Status(status)),
         _ => Ok(true),
     };
     (name, outcome)
@@ -417,7 +421,11 @@ fn taken(engine: &Engine, served: &Served, definition: &Value) -> Taken {
 
 /// Deletes all objects of a definition that is going; true once it may go itself. While finalizers of others keep it, it is
 /// served, and as upstream does, takes objects again.
-async fn clean_up(engine: &Arc<Engine>, served: &mut Served, definition: &Value) -> Result<bool, LevelError> {
+async fn clean_up(
+    engine: &Arc<Engine>,
+    served: &mut Served,
+    definition: &Value,
+) -> Result<bool, ReconcileError> {
     let name = object::name(definition);
     let going = Going { engine, uid: object::uid(definition), name };
     // An event may be older than the definition's end: one that is gone must not be served again.
@@ -431,7 +439,7 @@ async fn clean_up(engine: &Arc<Engine>, served: &mut Served, definition: &Value)
         // From now on it takes no new objects. One that another server has established may not have been served here at all.
         let mut compiled = Compiled::default();
         served.compile(definition, &mut compiled);
-        served.serve(engine, compiled).await.map_err(LevelError::Engine)?;
+        served.serve(engine, compiled).await.map_err(ReconcileError::Engine)?;
         if !empty(&going, served, definition).await? {
             return Ok(false);
         }
@@ -464,7 +472,7 @@ fn resource_of(definition: &Value) -> GroupResource {
 }
 
 /// Deletes the objects of a definition; whether none is left. Objects that cannot be read are left, which a condition says.
-async fn empty(going: &Going<'_>, served: &Served, definition: &Value) -> Result<bool, LevelError> {
+async fn empty(going: &Going<'_>, served: &Served, definition: &Value) -> Result<bool, ReconcileError> {
     let engine = going.engine;
     let resource = resource_of(definition);
     let remaining = || engine.readable(&resource).map(|()| engine.list(&resource, None));
@@ -485,7 +493,7 @@ async fn empty(going: &Going<'_>, served: &Served, definition: &Value) -> Result
         // Upstream's finalizer asks no plugins either; nor may a converter keep a definition from going.
         match engine.discard(&resource, object::namespace(instance), object::name(instance)).await {
             Err(status) if status.code != 404 && status.code != 409 => {
-                return Err(LevelError::Status(status));
+                return Err(ReconcileError::Status(status));
             }
             _ => {}
         }
@@ -507,7 +515,7 @@ impl Going<'_> {
         &self,
         subresource: &str,
         change: impl Fn(&mut Value) + Send + Sync,
-    ) -> Result<(), LevelError> {
+    ) -> Result<(), ReconcileError> {
         let change = |definition: &mut Value| {
             if object::uid(definition) != self.uid {
                 return Err(Status::not_found(&definitions(), self.name));
@@ -517,13 +525,13 @@ impl Going<'_> {
         };
         let options = UpdateOptions::new(subresource, FieldManagement::Record);
         match self.engine.update(&definitions(), "", self.name, options, &change).await {
-            Err(status) if status.code != 404 => Err(LevelError::Status(status)),
+            Err(status) if status.code != 404 => Err(ReconcileError::Status(status)),
             _ => Ok(()),
         }
     }
 
     /// Writes the `Terminating` condition.
-    async fn note(&self, now: &str, reason: &str, message: &str) -> Result<(), LevelError> {
+    async fn note(&self, now: &str, reason: &str, message: &str) -> Result<(), ReconcileError> {
         // These mean that something is left to terminate; the other reasons that nothing is.
         let terminating = ["InstanceDeletionInProgress", "InstanceDeletionFailed"].contains(&reason);
         self.change("status", |d| conditions::set(d, "Terminating", terminating, reason, message, now)).await

@@ -24,7 +24,7 @@ struct Current {
 pub(crate) struct Leases(Mutex<HashMap<Duration, Current>>);
 
 impl Leases {
-    /// Commits a transaction; its puts live for `ttl`, or for ever when that is `None`.
+    /// Commits a transaction with a lease: its puts live for `ttl`.
     ///
     /// # Errors
     /// Those of the store.
@@ -32,10 +32,9 @@ impl Leases {
         &self,
         store: &dyn Store,
         mut txn: Txn,
-        ttl: Option<Duration>,
+        ttl: Duration,
         now: jiff::Timestamp,
     ) -> Result<TxnOutcome, StoreError> {
-        let Some(ttl) = ttl else { return store.txn(txn).await };
         let lease = self.lease(store, ttl, now).await?;
         attach(&mut txn, lease);
         match store.txn(txn.clone()).await {
@@ -103,7 +102,7 @@ mod tests {
     async fn objects_of_the_same_minute_share_a_lease() {
         let store = MemoryStore::new().unwrap();
         let leases = Leases::default();
-        let hour = Some(Duration::from_secs(3600));
+        let hour = Duration::from_secs(3600);
         let mut seen = vec![];
         for (key, at) in [("/a", 0), ("/b", 59), ("/c", 61), ("/d", 0)] {
             let now = jiff::Timestamp::from_second(at).unwrap();
@@ -113,15 +112,12 @@ mod tests {
         assert_eq!(seen[0], seen[1]);
         // A clock that goes back does not lengthen a life.
         assert_eq!(seen.iter().collect::<BTreeSet<_>>().len(), 3);
-        leases.commit(&store, Txn::create("/e", "v"), None, jiff::Timestamp::UNIX_EPOCH).await.unwrap();
-        assert_eq!(lease_of(&store, "/e").await, None);
     }
 
     #[tokio::test]
     async fn the_end_of_a_lease_takes_its_objects_and_the_next_object_gets_another() {
         let store = MemoryStore::new().unwrap();
-        let (leases, now, hour) =
-            (Leases::default(), jiff::Timestamp::UNIX_EPOCH, Some(Duration::from_secs(3600)));
+        let (leases, now, hour) = (Leases::default(), jiff::Timestamp::UNIX_EPOCH, Duration::from_secs(3600));
         leases.commit(&store, Txn::create("/a", "v"), hour, now).await.unwrap();
         let first = lease_of(&store, "/a").await.unwrap();
         store.revoke(first).await.unwrap();

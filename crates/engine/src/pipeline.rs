@@ -12,7 +12,7 @@
 mod conversion_stage;
 pub(crate) mod create;
 mod defaults;
-pub(crate) mod limit;
+mod limit;
 pub(crate) mod manage;
 pub(crate) mod members;
 pub(crate) mod metadata;
@@ -355,6 +355,18 @@ impl From<Uncommitted> for Status {
 /// What has become of a transaction. `Err(current)` says what the key is when it was not as expected.
 pub(crate) type Committed = Result<Revision, Option<KeyValue>>;
 
+/// Commits a transaction that puts `object`, which takes `bytes` of JSON, under `key`, unless it is too large.
+pub(crate) async fn commit_object(
+    op: &Op<'_>,
+    key: &str,
+    object: &Value,
+    bytes: usize,
+    txn: Txn,
+) -> Result<Committed, Uncommitted> {
+    limit::check(op, key, object, bytes).map_err(Uncommitted::Large)?;
+    commit(op, txn).await
+}
+
 /// Commits a transaction on one key, if there is time left.
 pub(crate) async fn commit(op: &Op<'_>, txn: Txn) -> Result<Committed, Uncommitted> {
     if op.deadline.is_over() {
@@ -367,7 +379,10 @@ pub(crate) async fn commit(op: &Op<'_>, txn: Txn) -> Result<Committed, Uncommitt
 pub(crate) async fn finish(op: &Op<'_>, txn: Txn) -> Result<Committed, StoreError> {
     let engine = op.engine;
     let attributed = engine.options.attributions.as_ref().map(Attributions::begin);
-    let outcome = engine.leases.commit(&*engine.store, txn, op.target.res.def.ttl, op.now).await;
+    let outcome = match op.target.res.def.ttl {
+        None => engine.store.txn(txn).await,
+        Some(ttl) => engine.leases.commit(&*engine.store, txn, ttl, op.now).await,
+    };
     if let Err(error) = &outcome
         && !error.is_refusal()
     {

@@ -27,7 +27,7 @@ pub mod observed;
 pub mod probes;
 pub mod resize;
 pub mod resources;
-pub mod restart;
+pub mod restart_backoff;
 pub mod security;
 pub mod sources;
 pub mod start;

@@ -119,7 +119,8 @@ impl Stack {
         let info = RequestInfo::parse(&parts.method, &unescape(parts.uri.path(), false), query).ok()?;
         info.resource.as_ref()?;
         let (timeout, mut classification) = (self.request_timeout, Classification::default());
-        let seat = self.flow.admit(&self.engine, &user, &info, timeout, &mut classification).await.ok()?;
+        let seat =
+            self.flow.acquire_seats(&self.engine, &user, &info, timeout, &mut classification).await.ok()?;
         Some((SharedSeat(Arc::new((user, info))), seat))
     }
 }

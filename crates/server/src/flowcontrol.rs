@@ -107,7 +107,7 @@ struct QueuedRequest {
     /// The flow that it takes CPU permits for; `None` for an exempt request.
     flow_hash: Option<u64>,
     id: u32,
-    /// `None` until it has its seats.
+    /// Since when it has waited or, once it has its seats, executed; `None` while it does neither.
     since: Option<Nanos>,
     mutating: bool,
     watch: bool,
@@ -172,7 +172,7 @@ impl FlowControl {
     ///
     /// # Errors
     /// The 429 for the client.
-    pub async fn admit(
+    pub async fn acquire_seats(
         self: &Arc<Self>,
         engine: &Engine,
         user: &UserInfo,

@@ -58,7 +58,7 @@ use kaji_outbound::reverse_proxy::Tunnel;
 use kaji_refusals::Refusals;
 use kaji_resource::{ObjectReader, UserInfo};
 use kaji_traces::{Provider, within};
-use state::{Admitted, ReceivedRequest, Rejection, RequestContext};
+use state::{Authorized, ReceivedRequest, Rejection, RequestContext};
 use std::{
     panic::{AssertUnwindSafe, resume_unwind},
     sync::Arc,
@@ -218,7 +218,7 @@ impl Stack {
         send(response, (in_flight, trace), &parts, &info)
     }
 
-    /// Admits and serves a request.
+    /// Authenticates, authorizes and serves a request.
     async fn handle<B>(
         self: &Arc<Self>,
         parts: &mut http::request::Parts,
@@ -232,7 +232,7 @@ impl Stack {
         B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
     {
         match self.authenticate_and_authorize(parts, info, time, context).await {
-            Ok(admitted) => self.serve_admitted(parts, info, body, admitted, time, context).await,
+            Ok(authorized) => self.serve_authorized(parts, info, body, authorized, time, context).await,
             Err(Rejection::Response(response)) => Ok(response),
             Err(Rejection::Status(status)) => Err(status),
         }
@@ -245,7 +245,7 @@ impl Stack {
         info: &RequestInfo,
         time: Duration,
         context: &mut RequestContext,
-    ) -> Result<Admitted, Rejection> {
+    ) -> Result<Authorized, Rejection> {
         context.trace = RequestTrace::begin(self.traces.as_deref());
         let authenticated = self.authentication.attempt(parts, &self.metrics.attempts).await;
         let Authenticated { caller, warnings } = match authenticated {
@@ -282,18 +282,20 @@ impl Stack {
         impersonate::strip(&mut parts.headers);
         context.enter("priorityandfairness");
         let shares = parts.extensions.get::<SharedSeat>().is_some_and(|shared| shared.covers(&user, info));
-        let admitted = match shares {
+        let seat = match shares {
             true => Ok(None),
-            false => self.flow.admit(&self.engine, &user, info, time, &mut context.classification).await,
+            false => {
+                self.flow.acquire_seats(&self.engine, &user, info, time, &mut context.classification).await
+            }
         };
-        let seat = admitted.map_err(Rejection::Response)?;
+        let seat = seat.map_err(Rejection::Response)?;
         context.enter("authorization");
         let outcome = self.authorizer.authorize(&authorize::attributes(&user, info)).await;
         if let Some(record) = &record {
             authorize::annotate(&**record, &outcome);
         }
         if outcome.allowed() {
-            return Ok(Admitted { user, record, seat, reads_as });
+            return Ok(Authorized { user, record, seat, reads_as });
         }
         Err(match outcome.error {
             Some(error) => Rejection::Response(authorize::undecided(&parts.uri, &error)),
@@ -305,13 +307,13 @@ impl Stack {
         })
     }
 
-    /// Serves an admitted request, here or by another server.
-    async fn serve_admitted<B>(
+    /// Serves an authorized request, here or by another server.
+    async fn serve_authorized<B>(
         self: &Arc<Self>,
         parts: &mut http::request::Parts,
         info: &RequestInfo,
         body: B,
-        mut admitted: Admitted,
+        mut authorized: Authorized,
         time: Duration,
         context: &mut RequestContext,
     ) -> Result<Response<ResponseBody>, Status>
@@ -320,11 +322,11 @@ impl Stack {
         B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
     {
         let parent = context.parent();
-        if let Some(reads_as) = admitted.reads_as.take() {
-            return Box::pin(self.explain(info, &admitted.user, admitted.seat, *reads_as)).await;
+        if let Some(reads_as) = authorized.reads_as.take() {
+            return Box::pin(self.explain(info, &authorized.user, authorized.seat, *reads_as)).await;
         }
         if let Some(route) = self.route(info).await {
-            let Admitted { user, seat, .. } = admitted;
+            let Authorized { user, seat, .. } = authorized;
             let proxied = Box::pin(self.proxy(&route, parts, body, info, (&user, seat), context));
             return Ok(within(parent, proxied).await);
         }
@@ -333,7 +335,7 @@ impl Stack {
             return plain::no_route(refused);
         }
         if let Some(carries) = self.connects(target) {
-            let (facts, Admitted { user, record, .. }) = ((info, target, carries), admitted);
+            let (facts, Authorized { user, record, .. }) = ((info, target, carries), authorized);
             return within(parent, Box::pin(self.connect(parts, body, facts, user, record, context))).await;
         }
         if let Some(trace) = &mut context.trace {
@@ -346,7 +348,7 @@ impl Stack {
         let (audit_id, webhooks) = (context.audit.id.clone(), context.webhooks.clone());
         let (deadline, trace) = (context.deadline, context.parent());
         let request = ReceivedRequest { deadline, info, target, received, audit_id, webhooks, trace };
-        self.call_engine(parts, request, admitted, time).await
+        self.call_engine(parts, request, authorized, time).await
     }
 
     /// Has the engine answer.
@@ -354,7 +356,7 @@ impl Stack {
         &self,
         parts: &http::request::Parts,
         request: ReceivedRequest<'_>,
-        Admitted { user, record, seat, .. }: Admitted,
+        Authorized { user, record, seat, .. }: Authorized,
         time: Duration,
     ) -> Result<Response<ResponseBody>, Status> {
         let ReceivedRequest { info, target, received: (body, memory), .. } = request;

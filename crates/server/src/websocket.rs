@@ -1,7 +1,7 @@
 //! WebSockets (RFC 6455) at the HTTP edge: the opening handshake, the subprotocol, and the connection that comes of it.
 //!
 //! Invariants:
-//! - A request is authenticated, recorded, admitted and authorized like any other before its handshake is looked at; what
+//! - A request is authenticated, recorded, gets its seats and is authorized like any other before its handshake is looked at; what
 //!   is wrong with it otherwise is answered in plain HTTP.
 //! - What was held for the request (its record, its seats, its connection's slot) is held until the socket is closed.
 //! - What a client may send is bounded, and a client that does not read is cut off.

@@ -2,7 +2,7 @@
 //!
 //! Invariants:
 //! - A signature is verified once in a while; that the account and the object a token is bound to still exist, with
-//!   the same uid, is checked on every use. Deleting either ends a token at once.
+//!   the same uid, is checked on every use. A token ends with either, at the latest a minute after its deletion was due.
 //! - Claims and texts are upstream's (`pkg/serviceaccount`).
 
 use super::{

@@ -1,6 +1,8 @@
 //! Creation: from a decoded object to one in the store.
 
-use super::{MODIFIED, Op, Races, Uncommitted, Written, conversion_stage, limit, manage, metadata, settle};
+use super::{
+    MODIFIED, Op, Races, Uncommitted, Written, commit_object, conversion_stage, manage, metadata, settle,
+};
 use crate::{
     admission::{self, Operation},
     decode, storage, trace,
@@ -219,12 +221,12 @@ async fn store(op: &Op<'_>, object: &mut Value, name: &str) -> Result<Created, S
     let mut stored = form.as_ref().unwrap_or(object);
     let mut bytes = storage::encode(stored);
     trace::event(&mut span, "Encode succeeded", &[("len", bytes.len().into())]);
-    let mut outcome = limit::put(op, &key, stored, bytes.len(), txn(&bytes)?).await;
+    let mut outcome = commit_object(op, &key, stored, bytes.len(), txn(&bytes)?).await;
     if outcome.as_ref().is_err_and(Uncommitted::too_large) && manage::drop_entries(object) {
         form.as_mut().map(manage::drop_entries);
         stored = form.as_ref().unwrap_or(object);
         bytes = storage::encode(stored);
-        outcome = limit::put(op, &key, stored, bytes.len(), txn(&bytes)?).await;
+        outcome = commit_object(op, &key, stored, bytes.len(), txn(&bytes)?).await;
     }
     if let Err(Uncommitted::Store(error)) = &outcome
         && !error.is_refusal()

@@ -3,10 +3,9 @@
 //! Upstream's objects are bounded by what etcd takes, and by what its client sends; clients know both answers. Built-in
 //! kinds are stored in protobuf there, and measured by it here: JSON may take several times as much.
 
-use super::{Committed, Op, Uncommitted, commit};
+use super::Op;
 use crate::encode;
 use kaji_meta::{Reason, Status};
-use kaji_store::Txn;
 use serde_json::Value;
 
 /// Bytes of a request that etcd takes. Source: etcd `embed.DefaultMaxRequestBytes`.
@@ -16,21 +15,11 @@ const MESSAGE_BYTES: usize = 2 << 20;
 /// What surrounds a value in such a request: tags, lengths, a revision, the request's id.
 const AROUND: usize = 48;
 
-/// Commits a transaction that puts `object`, which takes `bytes` of JSON, under `key`.
-pub(crate) async fn put(
-    op: &Op<'_>,
-    key: &str,
-    object: &Value,
-    bytes: usize,
-    txn: Txn,
-) -> Result<Committed, Uncommitted> {
-    check(op, key, object, bytes).map_err(Uncommitted::Large)?;
-    commit(op, txn).await
-}
-
+/// Checks the size of an object that is to be stored under `key`, and takes `bytes` of JSON.
+///
 /// # Errors
 /// 500, as upstream has it, for an object that is too large.
-fn check(op: &Op<'_>, key: &str, object: &Value, bytes: usize) -> Result<(), Status> {
+pub(super) fn check(op: &Op<'_>, key: &str, object: &Value, bytes: usize) -> Result<(), Status> {
     // The key is there twice: what is expected of it, and what it is to be.
     let around = 2 * key.len() + AROUND;
     if bytes + around <= REQUEST_BYTES {

@@ -1,7 +1,8 @@
 //! Changing what is stored: PUT, PATCH and every subresource that writes its parent.
 
 use super::{
-    MODIFIED, Op, Races, State, Uncommitted, Written, commit, create, limit, manage, metadata, scale, settle,
+    MODIFIED, Op, Races, State, Uncommitted, Written, commit, commit_object, create, manage, metadata, scale,
+    settle,
 };
 use crate::{
     admission::{self, Attributes, Operation},
@@ -452,13 +453,13 @@ async fn store(
         let mut txn = Txn::update(key, state.revision, bytes.clone());
         op.output.extras.extend(&op.engine.registry(), &mut txn).map(|()| txn)
     };
-    let mut outcome = limit::put(op, key, form.as_ref().unwrap_or(new), bytes.len(), txn(&bytes)?).await;
+    let mut outcome = commit_object(op, key, form.as_ref().unwrap_or(new), bytes.len(), txn(&bytes)?).await;
     let too_large = outcome.as_ref().is_err_and(Uncommitted::too_large);
     if too_large && !plan.keep_managed_fields && manage::drop_entries(new) {
         form.as_mut().map(manage::drop_entries);
         let stored = form.as_ref().unwrap_or(new);
         bytes = storage::encode(stored);
-        outcome = limit::put(op, key, stored, bytes.len(), txn(&bytes)?).await;
+        outcome = commit_object(op, key, stored, bytes.len(), txn(&bytes)?).await;
     }
     match outcome? {
         Ok(revision) => {

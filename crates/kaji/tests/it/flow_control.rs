@@ -58,7 +58,7 @@ async fn seat(cluster: &TestCluster, uri: &str) -> Seat {
     let stack = &cluster.cluster.stack;
     let (path, query) = uri.split_once('?').unwrap_or((uri, ""));
     let info = RequestInfo::parse(&Method::GET, path, kaji_meta::Query::parse(query)).unwrap();
-    let seat = stack.flow.admit(&stack.engine, &user(), &info, MINUTE, &mut Default::default()).await;
+    let seat = stack.flow.acquire_seats(&stack.engine, &user(), &info, MINUTE, &mut Default::default()).await;
     seat.ok().unwrap().unwrap()
 }
 

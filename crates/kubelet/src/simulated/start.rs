@@ -13,7 +13,7 @@ use crate::pods::core::{Container, Pod};
 use crate::pods::environment::{self, EnvironmentInputs};
 use crate::pods::model::{self, ContainerKind};
 use crate::pods::resize::Actual;
-use crate::pods::{expansion, images, restart, status};
+use crate::pods::{expansion, images, restart_backoff, status};
 use futures_util::FutureExt;
 use kaji_runtime::EventRecord;
 use kaji_runtime::objects::Service;
@@ -150,7 +150,7 @@ fn start_one(
     if held.is_none() {
         let newest = step.observed();
         let newest = newest.newest(name);
-        restart::check_backoff(&mut step.state.restarts, pod, container, newest, now).map_err(|backoff| {
+        restart_backoff::check(&mut step.state.restarts, pod, container, newest, now).map_err(|backoff| {
             // It is said once for each delay.
             if step.state.waiting.insert(name.clone(), backoff.waiting.clone()) != Some(backoff.waiting) {
                 step.events.push(backoff.event);

@@ -17,7 +17,7 @@ use kaji_traces::Parent;
 use std::sync::Arc;
 
 /// A request that may be served.
-pub(super) struct Admitted {
+pub(super) struct Authorized {
     pub user: UserInfo,
     pub record: Option<Arc<Record>>,
     pub seat: Option<Seat>,

@@ -9,7 +9,7 @@ use crate::pods::images::{self, Needed, StartFailure};
 use crate::pods::model::{self, ContainerKind};
 use crate::pods::observed::Observed;
 use crate::pods::start::{self, ContainerInputs};
-use crate::pods::{hooks, kill, resources, restart, status};
+use crate::pods::{hooks, kill, resources, restart_backoff, status};
 use crate::volumes::{ATTACH_TIMEOUT, NotSetUp};
 use kaji_containers::{ContainerState, PodSandboxConfig, RuntimeError};
 use kaji_runtime::EventRecord;
@@ -352,7 +352,7 @@ impl Worker {
     /// Whether a container that has exited may run again already.
     fn restart_delay(&mut self, container: &Container, observed: &Observed) -> Result<(), Duration> {
         let (newest, now) = (observed.newest(&container.name), self.cx.clock.now());
-        restart::check_backoff(&mut self.restarts, &self.pod, container, newest, now).map_err(|backoff| {
+        restart_backoff::check(&mut self.restarts, &self.pod, container, newest, now).map_err(|backoff| {
             self.cx.api.record(backoff.event);
             self.waiting.insert(container.name.clone(), backoff.waiting);
             backoff.left

@@ -25,7 +25,7 @@ pub struct InBackoff {
 ///
 /// # Errors
 /// How long it waits.
-pub fn check_backoff(
+pub fn check(
     restarts: &mut Backoff,
     pod: &Pod,
     container: &Container,
