@@ -46,7 +46,7 @@ soon "upstream's API server is there" listens 8080 /healthz
 mkdir -p "$work/tests"
 # upstream_test NAME: runs one; what it says is in $work/tests/NAME.log.
 upstream_test() {
-  (cd "$work/argo-cd/test/e2e" && exec "$COMPONENTS_BIN/argo-cd-e2e.test" -test.run "^$1\$" -test.v -test.timeout 10m) >"$work/tests/$1.log" 2>&1
+  (cd "$work/argo-cd/test/e2e" && exec "$COMPONENTS_BIN/argo-cd-e2e.test" -test.run "^$1\$" -test.v -test.timeout 3m) >"$work/tests/$1.log" 2>&1
 }
 (cd "$work/argo-cd/test/e2e" && "$COMPONENTS_BIN/argo-cd-e2e.test" -test.list .) 2>/dev/null | grep '^Test' >"$work/all-tests" || true
 ok "upstream's tests can be listed" test -s "$work/all-tests"
@@ -67,6 +67,7 @@ while read -r test; do
     again=", the second time"
     cp "$work/tests/$test.log" "$work/tests/$test.first.log"
   done
+  if [[ -n ${ARGO_CD_LOGS:-} ]]; then cp "$work/tests/$test"*.log "$ARGO_CD_LOGS"; fi
   if [[ $again == failed ]]; then
     verdict 1 "$test"
     grep -E 'Error:|Error Trace|panic:|timeout waiting|level=fatal|expected|actual' "$work/tests/$test.log" | tail -n 8 | cut -c-400 | sed 's/^/    /'
@@ -76,4 +77,4 @@ while read -r test; do
     verdict 0 "$test ($((SECONDS - began)) s$again)"
   fi
 done < <(grep -Ef "$work/patterns" "$work/all-tests")
-if [[ -n ${ARGO_CD_LOGS:-} ]]; then cp "$work"/*.log "$work"/tests/*.log "$ARGO_CD_LOGS"; fi
+if [[ -n ${ARGO_CD_LOGS:-} ]]; then cp "$work"/*.log "$ARGO_CD_LOGS"; fi
