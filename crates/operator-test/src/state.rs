@@ -2,6 +2,7 @@
 //!
 //! - Left out: uids, resourceVersions, generations, managed fields, what only the server's own parts write (events, leases).
 //! - Replaced: times, addresses, uids, and generated names, wherever they stand.
+//! - Sorted: lists of which the order means nothing.
 //! - What differs between two runs without faults becomes a [`Mask`].
 //!
 //! Invariant: two states with the same objects, but for what is named here, are equal.
@@ -41,6 +42,8 @@ const METADATA_LEFT_OUT: [&str; 8] = [
     "selfLink",
     "deletionGracePeriodSeconds",
 ];
+/// Lists of which the order means nothing, by resource.
+const UNORDERED: [(&str, &str); 1] = [("endpointslices.discovery.k8s.io", "endpoints")];
 /// Differences that are listed.
 const LISTED: usize = 20;
 /// Longest value in a difference.
@@ -129,6 +132,12 @@ fn key(resource: &str, object: &Value) -> Key {
     Key { resource: resource.to_owned(), namespace: text(object, "/metadata/namespace"), name }
 }
 
+fn leaves_of(value: &Value, generated: &BTreeMap<String, String>) -> Leaves {
+    let mut leaves = Leaves::new();
+    flatten(value, String::new(), generated, &mut leaves);
+    leaves
+}
+
 impl State {
     /// That of these objects.
     #[must_use]
@@ -144,8 +153,12 @@ impl State {
             if let Some(metadata) = object.get_mut("metadata").and_then(Value::as_object_mut) {
                 METADATA_LEFT_OUT.iter().for_each(|field| drop(metadata.remove(*field)));
             }
-            let mut leaves = Leaves::new();
-            flatten(&object, String::new(), &generated, &mut leaves);
+            for (_, list) in UNORDERED.iter().filter(|(of, _)| of == resource) {
+                if let Some(Value::Array(items)) = object.get_mut(list) {
+                    items.sort_by_cached_key(|item| leaves_of(item, &generated));
+                }
+            }
+            let leaves = leaves_of(&object, &generated);
             state.0.entry(key(resource, &object)).or_default().push(leaves);
         }
         state

@@ -30,6 +30,19 @@ fn names_times_addresses_and_uids_do_not_matter() {
 }
 
 #[test]
+fn the_order_of_endpoints_does_not_matter() {
+    let of = |pods: [(&str, &str); 2]| {
+        let endpoints =
+            pods.map(|(name, address)| json!({"targetRef": {"name": name}, "addresses": [address]}));
+        let metadata = json!({"name": "web-1", "namespace": "d", "generateName": "web-"});
+        let slice = json!({"metadata": metadata, "endpoints": endpoints});
+        State::of(&vec![("endpointslices.discovery.k8s.io".into(), slice)])
+    };
+    assert_eq!(of([("a", "10.0.0.1"), ("b", "10.0.0.2")]), of([("b", "10.0.0.3"), ("a", "10.0.0.4")]));
+    assert_ne!(of([("a", "10.0.0.1"), ("b", "10.0.0.2")]), of([("a", "10.0.0.1"), ("c", "10.0.0.2")]));
+}
+
+#[test]
 fn differences_name_objects_and_fields() {
     let reference = State::of(&vec![
         map("same", json!({})),
