@@ -11,6 +11,8 @@
 # A server is restarted as a rollout does it: it gets SIGTERM, fails /readyz for its delay, ends, and is started again over the same
 # data directory. The next one follows when it is ready. Members get SIGTERM, and are started again after a second.
 set -euo pipefail
+# shellcheck source=../races.sh
+source "$(dirname "$0")/../races.sh"
 KAJI=$(realpath "${KAJI:-target/release/kaji}")
 KAJI_NEXT=$(realpath "${KAJI_NEXT:-$KAJI}")
 KUBECTL=${KUBECTL:-kubectl}
@@ -134,13 +136,6 @@ start load python3 "$here/load.py" "https://127.0.0.1:$balanced" "$work/certific
 # What happens to the processes while the walk goes on, in this shell, which is their parent.
 servers_restarted=0 members_restarted=0
 
-# The step "describe" lists the pods of a deployment that it has just changed, and describes the first in another request: a pod that
-# the rolling update removes in between is not found, on any cluster. That alone is no failure of the walk.
-pod_went_between_requests() {
-  [[ $(grep '^FAIL' "$work/walk.out") == "FAIL  describe" ]] \
-    && grep -A1 '^FAIL  describe' "$work/walk.out" | grep -E 'Error from server \(NotFound\): pods "test-[^"]*" not found' >>"$work/walk.races"
-}
-
 walk() {
   local begun=$SECONDS server_at=$((SECONDS + 5)) member_at=$((SECONDS + 15)) walk i
   bash "$walkthrough" >"$work/walk.out" 2>&1 &
@@ -178,7 +173,7 @@ whole_walk() {
   for attempt in 1 2 3 4 5; do
     ((attempt == 1)) || say "the walk is repeated"
     walk && return
-    pod_went_between_requests || return 1
+    pods_went_between_requests "$work/walk.out" || return 1
   done
   return 1
 }

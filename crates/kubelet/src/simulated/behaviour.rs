@@ -7,7 +7,7 @@
 //! | `exit-after: 5s` | containers end that long after their start |
 //! | `exit-code: "1"` | with this code (default 0) |
 //! | `exit-reason: OOMKilled` | for this reason |
-//! | `stop-after: 5s` | containers take that long to stop (default 200 ms) |
+//! | `stop-after: 5s` | containers take that long to stop (default 1 s) |
 //! | `waiting: ImagePullBackOff` | stay Pending with this reason |
 //! | `image: missing` | the image cannot be pulled; `invalid`: its name is none; `present`: it is there whatever its name |
 //! | `mount-error: TEXT` | volumes cannot be mounted, for this reason |
@@ -35,9 +35,9 @@ use std::time::Duration;
 pub const PREFIX: &str = "sim.kaji.dev/";
 /// Says when in a release's life Helm makes a pod, and waits until it has succeeded (also for tests).
 const HELM_HOOK: &str = "helm.sh/hook";
-/// How long containers take to stop: about as long as a process that ends on SIGTERM, so that clients of a rolling update rarely meet
-/// pods that go between two of their requests.
-const STOP: Duration = Duration::from_millis(200);
+/// How long containers take to stop. Longer than a client needs for a list and a request for one of its pods; after less, pods of
+/// a rolling update go between the two.
+const STOP: Duration = Duration::from_secs(1);
 
 /// A time that may never come.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

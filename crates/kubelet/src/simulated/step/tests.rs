@@ -177,8 +177,8 @@ fn a_plain_pod_is_written_once_at_its_start_and_once_at_its_end() {
     expect_test::expect![[r#"
         +0s Running ready=True | c running
           +0s Started: Container started
-        +20s Succeeded ready=False/PodCompleted | c Completed(0)
-        +20s removed"#]]
+        +21s Succeeded ready=False/PodCompleted | c Completed(0)
+        +21s removed"#]]
     .assert_eq(&timeline(pod(json!({})), 100, &[(20, delete)]));
 }
 
@@ -237,7 +237,7 @@ fn init_containers_and_sidecars_run_in_order() {
         +5s Running ready=True | a Completed(0) | side running | b Completed(0) | c running
           +5s Started: Container started
         +15s Running ready=False/ContainersNotReady | a Completed(0) | side running | b Completed(0) | c Completed(0)
-        +15s Succeeded ready=False/PodCompleted | a Completed(0) | side Completed(0) | b Completed(0) | c Completed(0)"#]]
+        +16s Succeeded ready=False/PodCompleted | a Completed(0) | side Completed(0) | b Completed(0) | c Completed(0)"#]]
     .assert_eq(&timeline(pod(spec), 100, &[]));
 }
 
@@ -255,8 +255,8 @@ fn probes_succeed_after_their_delays_and_fail_as_annotations_ask() {
         +4s Running ready=True | c running
           +15s Unhealthy: Liveness probe failed: as its annotation asks
           +15s Killing: Container c failed liveness probe, will be restarted
-        +15s Running ready=False/ContainersNotReady | c#1 running last=Completed(0)
-        +19s Running ready=True | c#1 running last=Completed(0)"#]]
+        +16s Running ready=False/ContainersNotReady | c#1 running last=Completed(0)
+        +20s Running ready=True | c#1 running last=Completed(0)"#]]
     .assert_eq(&timeline(annotated(annotations, spec), 25, &[]));
     let unready = json!({"sim.kaji.dev/ready": "false"});
     expect_test::expect![[r#"
@@ -342,7 +342,7 @@ fn a_deadline_ends_a_pod() {
         +0s Running ready=True | c running
           +0s Started: Container started
           +10s DeadlineExceeded: Pod was active on the node longer than the specified deadline
-        +10s Failed ready=False/PodFailed | c Completed(0) | DeadlineExceeded"#]]
+        +11s Failed ready=False/PodFailed | c Completed(0) | DeadlineExceeded"#]]
     .assert_eq(&timeline(pod(json!({"activeDeadlineSeconds": 10})), 100, &[]));
 }
 
@@ -355,8 +355,8 @@ fn hooks_take_their_time() {
         +0s Pending ready=False/ContainersNotReady | c ContainerCreating
         +3s Running ready=True | c running
           +3s Started: Container started
-        +24s Succeeded ready=False/PodCompleted | c Completed(0)
-        +24s removed"#]]
+        +25s Succeeded ready=False/PodCompleted | c Completed(0)
+        +25s removed"#]]
     .assert_eq(&timeline(pod(spec), 100, &[(20, delete)]));
 }
 
