@@ -288,7 +288,7 @@ step_walk() {
     for _ in 1 2 3; do
       PATH="$tools/venv/bin:$PATH" bash "$walk" >"$work/log" 2>&1 || true
       cat "$work/log"
-      pods_went_between_requests "$work/log" || break
+      pod_went_between_requests "$work/log" || break
     done
     passed=$(grep -c '^ok ' "$work/log" || true)
     failed=$(grep -c '^FAIL ' "$work/log" || true)

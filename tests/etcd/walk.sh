@@ -173,7 +173,7 @@ whole_walk() {
   for attempt in 1 2 3 4 5; do
     ((attempt == 1)) || say "the walk is repeated"
     walk && return
-    pods_went_between_requests "$work/walk.out" || return 1
+    pod_went_between_requests "$work/walk.out" || return 1
   done
   return 1
 }

@@ -2,8 +2,8 @@
 //!
 //! Invariant: the signer is that of the stored request, which the write cannot change.
 
-use crate::certificate_signing_requests::{GROUP, REQUESTS, may_act_for, signer};
-use kaji_auth::Authorizer;
+use crate::certificate_signing_requests::{GROUP, REQUESTS, signer};
+use kaji_auth::{Authorizer, authz::signers::may_act_for};
 use kaji_engine::{Admission, Attributes, Operation, Phases};
 use kaji_meta::{Status, text::quote};
 use kaji_resource::BoxFuture;
@@ -29,7 +29,7 @@ impl Admission for CertificateApproval {
     fn validate<'a>(&'a self, a: &'a Attributes<'_>) -> BoxFuture<'a, Result<(), Status>> {
         Box::pin(async move {
             let signer = signer(a.old.unwrap_or(&Value::Null));
-            if may_act_for(&*self.0, a, "approve", signer).await {
+            if may_act_for(&*self.0, a.user, "approve", signer).await {
                 return Ok(());
             }
             Err(a.forbidden(format!(

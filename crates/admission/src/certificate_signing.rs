@@ -3,8 +3,8 @@
 //!
 //! Invariant: the signer is that of the stored request, which the write cannot change.
 
-use crate::certificate_signing_requests::{GROUP, REQUESTS, may_act_for, signer};
-use kaji_auth::Authorizer;
+use crate::certificate_signing_requests::{GROUP, REQUESTS, signer};
+use kaji_auth::{Authorizer, authz::signers::may_act_for};
 use kaji_engine::{Admission, Attributes, Operation, Phases};
 use kaji_meta::{Status, semantic_equal, text::quote};
 use kaji_resource::BoxFuture;
@@ -33,7 +33,9 @@ impl Admission for CertificateSigning {
             let field = |request: &Value, name| request["status"][name].clone();
             let same = |name| semantic_equal(&field(old, name), &field(new, name));
             let signer = signer(old);
-            if same("certificate") && same("conditions") || may_act_for(&*self.0, a, "sign", signer).await {
+            if same("certificate") && same("conditions")
+                || may_act_for(&*self.0, a.user, "sign", signer).await
+            {
                 return Ok(());
             }
             Err(a.forbidden(format!("user not permitted to sign requests with signerName {}", quote(signer))))

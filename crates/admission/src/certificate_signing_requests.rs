@@ -1,8 +1,6 @@
-//! What the plugins about certificates share: the resource, signers and the permissions for them, requested subjects.
+//! What the plugins about certificates share: the resource, signers, requested subjects.
 
 use base64::{Engine as _, engine::general_purpose::STANDARD};
-use kaji_auth::{Attributes as Question, Authorizer};
-use kaji_engine::Attributes;
 use kaji_meta::object;
 use serde_json::Value;
 use x509_parser::{certification_request::X509CertificationRequest, pem::Pem, prelude::FromDer};
@@ -12,23 +10,6 @@ pub(crate) const REQUESTS: &str = "certificatesigningrequests";
 
 pub(crate) fn signer(object: &Value) -> &str {
     object::str_at(object, &["spec", "signerName"])
-}
-
-/// Whether the user may act for a signer: for it by name, or for all of its domain.
-pub(crate) async fn may_act_for(
-    authorizer: &dyn Authorizer,
-    a: &Attributes<'_>,
-    verb: &str,
-    signer: &str,
-) -> bool {
-    let domain = format!("{}/*", signer.split('/').next().unwrap_or_default());
-    for name in [signer, &domain] {
-        let question = Question { name, ..Question::resource(a.user, verb, GROUP, "signers") };
-        if authorizer.authorize(&question).await.allowed() {
-            return true;
-        }
-    }
-    false
 }
 
 /// The subject that a certificate signing request contains.

@@ -1,7 +1,7 @@
 //! `ClusterTrustBundleAttest`: a user that writes a cluster trust bundle of a signer needs the verb `attest` for that signer.
 
-use crate::certificate_signing_requests::{GROUP, may_act_for, signer};
-use kaji_auth::Authorizer;
+use crate::certificate_signing_requests::{GROUP, signer};
+use kaji_auth::{Authorizer, authz::signers::may_act_for};
 use kaji_engine::{Admission, Attributes, Operation, Phases};
 use kaji_meta::{Status, object, semantic_equal, text::quote};
 use kaji_resource::BoxFuture;
@@ -32,7 +32,7 @@ impl Admission for ClusterTrustBundleAttest {
             let new = a.new_object().unwrap_or(&Value::Null);
             let signer = signer(new);
             let untouched = a.old.is_some_and(|old| only_collected(old, new));
-            if signer.is_empty() || untouched || may_act_for(&*self.0, a, "attest", signer).await {
+            if signer.is_empty() || untouched || may_act_for(&*self.0, a.user, "attest", signer).await {
                 return Ok(());
             }
             Err(a.forbidden(format!("user not permitted to attest for signerName {}", quote(signer))))

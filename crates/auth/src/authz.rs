@@ -10,6 +10,7 @@ pub mod policy;
 pub mod rbac;
 pub mod reconcile;
 pub mod rule;
+pub mod signers;
 pub mod webhook;
 
 use crate::names::MASTERS;

@@ -16,7 +16,7 @@ use kaji_auth::{authn::ClusterAuthenticationInfo, names::AUTHENTICATED};
 use kaji_engine::Engine;
 use kaji_kubelet::cluster_info;
 use kaji_meta::{Features, GroupResource, Status};
-use kaji_resource::Api;
+use kaji_resource::{Api, unless_exists};
 use kaji_server::{EXPLANATIONS_PATH, cluster_authentication_trust, legacy_token_tracking};
 use serde_json::{Value, json};
 use std::{sync::Arc, time::Duration};
@@ -204,8 +204,5 @@ pub(crate) async fn ensure(
     if api.get(resource, namespace, kaji_meta::object::name(&object)).is_some() {
         return Ok(());
     }
-    match api.create(resource, namespace, object, false).await {
-        Err(status) if status.code == 409 => Ok(()),
-        other => other.map(drop),
-    }
+    unless_exists(api.create(resource, namespace, object, false).await)
 }

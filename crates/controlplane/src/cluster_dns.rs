@@ -8,7 +8,7 @@
 use kaji_dns::{PORT, SERVED_ANNOTATION};
 use kaji_engine::Engine;
 use kaji_meta::{GroupResource, Status};
-use kaji_resource::{Api, DeleteOptions, FieldManagement, UpdateOptions};
+use kaji_resource::{Api, DeleteOptions, FieldManagement, UpdateOptions, unless_exists};
 use kaji_runtime::{Informers, objects::Node};
 use serde_json::{Value, json};
 use std::{
@@ -173,7 +173,7 @@ async fn write(api: &dyn Api, servers: &[Server], address: IpAddr) -> Result<(),
         if servers.is_empty() {
             return Ok(());
         }
-        unless_there(api.create(&services, NAMESPACE, service(address), false).await)?;
+        unless_exists(api.create(&services, NAMESPACE, service(address), false).await)?;
     }
     for v4 in [true, false] {
         let family = servers.iter().any(|server| server.address(v4).is_some());
@@ -186,19 +186,11 @@ async fn write(api: &dyn Api, servers: &[Server], address: IpAddr) -> Result<(),
     Ok(())
 }
 
-/// Another server may have created it.
-fn unless_there<T>(created: Result<T, Status>) -> Result<(), Status> {
-    match created {
-        Err(status) if status.code == 409 => Ok(()),
-        other => other.map(drop),
-    }
-}
-
 async fn put_slice(api: &dyn Api, wanted: &Value, v4: bool) -> Result<(), Status> {
     let slices = resource("discovery.k8s.io", "endpointslices");
     let fields = ["endpoints", "ports"];
     match api.get(&slices, NAMESPACE, slice_name(v4)) {
-        None => unless_there(api.create(&slices, NAMESPACE, wanted.clone(), false).await),
+        None => unless_exists(api.create(&slices, NAMESPACE, wanted.clone(), false).await),
         Some(found) if fields.iter().all(|f| same(&found[*f], &wanted[*f])) => Ok(()),
         Some(_) => {
             let change = |object: &mut Value| {

@@ -4,7 +4,7 @@
 //! default any more, stays so over restarts.
 
 use kaji_meta::{GroupResource, Status};
-use kaji_resource::Api;
+use kaji_resource::{Api, unless_exists};
 use kaji_runtime::local_path::PROVISIONER;
 use serde_json::{Value, json};
 
@@ -39,28 +39,16 @@ pub async fn ensure(api: &dyn Api) -> Result<(), Status> {
         "reclaimPolicy": "Delete",
         "volumeBindingMode": "WaitForFirstConsumer",
     });
-    create(api, &classes, "", class).await?;
+    unless_exists(api.create(&classes, "", class, false).await)?;
     let memory = json!({
         "apiVersion": "v1",
         "kind": "ConfigMap",
         "metadata": {"name": MEMORY, "namespace": NAMESPACE},
         "data": {"storageClass": NAME},
     });
-    create(api, &maps, NAMESPACE, memory).await
+    unless_exists(api.create(&maps, NAMESPACE, memory, false).await)
 }
 
 fn is_default(class: &Value) -> bool {
     kaji_meta::object::annotation(class, IS_DEFAULT) == Some("true")
-}
-
-async fn create(
-    api: &dyn Api,
-    resource: &GroupResource,
-    namespace: &str,
-    object: Value,
-) -> Result<(), Status> {
-    match api.create(resource, namespace, object, false).await {
-        Err(status) if status.code == 409 => Ok(()),
-        other => other.map(drop),
-    }
 }

@@ -10,7 +10,7 @@
 
 use kaji_engine::Engine;
 use kaji_meta::{GroupResource, Status};
-use kaji_resource::{Api, DeleteOptions, FieldManagement, UpdateOptions};
+use kaji_resource::{Api, DeleteOptions, FieldManagement, UpdateOptions, unless_exists};
 use kaji_storage::internal_keys::SERVER_LEASES;
 use kaji_store::{LeaseId, Op, Range, Store, StoreError, Txn};
 use serde_json::{Value, json};
@@ -83,11 +83,8 @@ async fn ensure(
         }
     };
     let Some(found) = found else {
-        return match api.create(resource, namespace, object, false).await {
-            // Another server was faster; the next round compares.
-            Err(status) if status.code == 409 => Ok(()),
-            other => other.map(drop),
-        };
+        // Where another server was faster, the next round compares.
+        return unless_exists(api.create(resource, namespace, object, false).await);
     };
     if is_as(&found, &object, fields) {
         return Ok(());

@@ -7,7 +7,7 @@
 use futures_util::{future::try_join_all, try_join};
 use kaji_files::kubeconfig;
 use kaji_meta::{GroupResource, Status};
-use kaji_resource::Api;
+use kaji_resource::{Api, unless_exists};
 use serde_json::{Value, json};
 
 /// The group of tokens that nodes join with.
@@ -148,7 +148,7 @@ async fn cluster_info(api: &dyn Api, kubeconfig: String) -> Result<(), Status> {
         "metadata": {"name": NAME, "namespace": NAMESPACE},
         "data": {"kubeconfig": kubeconfig},
     });
-    created(api.create(&maps, NAMESPACE, map, false).await)
+    unless_exists(api.create(&maps, NAMESPACE, map, false).await)
 }
 
 fn object(kind: &str, name: &str, namespace: &str) -> Value {
@@ -164,14 +164,5 @@ async fn create_missing(api: &dyn Api, resource: &str, namespace: &str, object: 
     if api.get(&resource, namespace, kaji_meta::object::name(&object)).is_some() {
         return Ok(());
     }
-    created(api.create(&resource, namespace, object, false).await)
-}
-
-/// An object that the cache does not show, because another server has just made it or because objects of its resource cannot
-/// be read, is there all the same.
-fn created(answer: Result<Value, Status>) -> Result<(), Status> {
-    match answer {
-        Err(status) if status.code == 409 => Ok(()),
-        other => other.map(drop),
-    }
+    unless_exists(api.create(&resource, namespace, object, false).await)
 }

@@ -214,6 +214,17 @@ impl<'a> UpdateOptions<'a> {
 /// A change of an object, which may be computed more than once.
 pub type Change<'a> = dyn Fn(&mut Value) -> Result<(), Status> + Send + Sync + 'a;
 
+/// Takes a creation that finds its name taken as done: another server may have made the object, or the cache does not show it.
+///
+/// # Errors
+/// All others.
+pub fn unless_exists<T>(created: Result<T, Status>) -> Result<(), Status> {
+    match created {
+        Err(status) if status.code == 409 => Ok(()),
+        other => other.map(drop),
+    }
+}
+
 /// Writes of other objects, as the server itself.
 pub trait ObjectWriter: Send + Sync {
     /// Creates an object.

@@ -19,7 +19,7 @@ pub mod testing;
 
 pub use api::{
     Api, Change, FieldManagement, Members, ObjectReader, ObjectVersion, ObjectWriter, TypeRegistry,
-    UpdateOptions,
+    UpdateOptions, unless_exists,
 };
 pub use columns::{Column, age_column, name_column};
 pub use connect::{

@@ -18,7 +18,7 @@ use kaji_aggregator::{Aggregator, Identity};
 use kaji_auth::authn::{ClusterAuthenticationInfo, RequestHeader};
 use kaji_engine::{ApiRequest, Body, Engine};
 use kaji_meta::{Clock, GroupResource, Status, text};
-use kaji_resource::{Api, FieldManagement, UpdateOptions, Verb};
+use kaji_resource::{Api, FieldManagement, UpdateOptions, Verb, unless_exists};
 use serde_json::{Map, Value, json};
 use std::{
     sync::{Arc, Weak},
@@ -68,10 +68,7 @@ pub async fn ensure(
             "metadata": {"name": NAME, "namespace": NAMESPACE},
             "data": combined(&Value::Null, info, now)?,
         });
-        return match api.create(&maps, NAMESPACE, map, false).await {
-            Err(status) if status.code == 409 => Ok(()),
-            other => other.map(drop),
-        };
+        return unless_exists(api.create(&maps, NAMESPACE, map, false).await);
     };
     if combined(&found["data"], info, now)? == found["data"] {
         return Ok(());

@@ -3,7 +3,7 @@
 //! Invariant: the signer is that of the stored request.
 
 use crate::shared::value::Fields;
-use kaji_auth::{Attributes, Authorizer};
+use kaji_auth::{Authorizer, authz::signers::may_act_for};
 use kaji_meta::{
     GroupKind, Status,
     field::{Error, Path},
@@ -12,8 +12,6 @@ use kaji_meta::{
 };
 use kaji_resource::Ctx;
 use serde_json::Value;
-
-const GROUP: &str = "certificates.k8s.io";
 
 /// Checks the permission of a request's user for the change of a status.
 ///
@@ -29,15 +27,15 @@ pub(super) async fn may_sign(
         return Ok(());
     }
     let signer = old.at("spec").text("signerName");
-    let domain = format!("{}/*", signer.split('/').next().unwrap_or_default());
-    for name in [signer, &domain] {
-        let question = Attributes { name, ..Attributes::resource(ctx.user, "sign", GROUP, "signers") };
-        if authorizer.authorize(&question).await.allowed() {
-            return Ok(());
-        }
+    if may_act_for(authorizer, ctx.user, "sign", signer).await {
+        return Ok(());
     }
     let user = quote(&ctx.user.name);
     let text = format!("User {user} is not permitted to \"sign\" for signer {}", quote(signer));
     let error = Error::forbidden(&Path::new("spec").child("signerName"), text);
-    Err(Status::invalid(&GroupKind::new(GROUP, "PodCertificateRequest"), object::name(new), &[error]))
+    Err(Status::invalid(
+        &GroupKind::new("certificates.k8s.io", "PodCertificateRequest"),
+        object::name(new),
+        &[error],
+    ))
 }
