@@ -4,7 +4,6 @@ pub mod certificatesigningrequests;
 pub mod clustertrustbundles;
 mod pem;
 pub mod podcertificaterequests;
-mod public_keys;
 mod request;
 
 use crate::Deps;

@@ -10,6 +10,7 @@ use serde_json::{Value, json};
 use std::{
     path::PathBuf,
     sync::{Arc, Mutex, PoisonError},
+    time::Duration,
 };
 
 /// A cluster that runs.
@@ -22,6 +23,8 @@ pub struct RunningCluster {
     pub url: String,
     /// The clock of its objects and loops.
     pub clock: Arc<VirtualClock>,
+    /// Whether a controller of it creates the service account `default` of each namespace.
+    pub default_accounts: bool,
     /// Ends it; locked for a moment.
     pub stop: Mutex<BoxFuture<'static, ()>>,
 }
@@ -36,6 +39,8 @@ pub type StartCluster = Arc<
 /// How long the token of an operator's account lasts: longer than a run with a jump of the clock.
 const TOKEN_SECONDS: u32 = 86_400;
 const CONTEXT: &str = "kaji-test";
+/// How long the account that a controller creates in each namespace is waited for.
+const DEFAULT_ACCOUNT: Duration = Duration::from_secs(30);
 
 impl RunningCluster {
     /// Ends it; the first call does.
@@ -53,7 +58,8 @@ impl RunningCluster {
         kube::Client::new(LocalService::new(self.stack.clone(), user), "default")
     }
 
-    /// The kubeconfig of an administrator or, by a token, of an account (`namespace/name`), at a URL.
+    /// The kubeconfig of an administrator or, by a token, of an account (`namespace/name`), at a URL. The account `default` of a
+    /// namespace is waited for where a controller creates it.
     ///
     /// # Errors
     /// When there is no such account.
@@ -62,13 +68,27 @@ impl RunningCluster {
         let mut config = Value::Object(kubeconfig::single(CONTEXT, url, &self.certificates.trust(), admin));
         if let Some(account) = account {
             let (namespace, name) = account.split_once('/').unwrap_or(("default", account));
+            let api = Api::new(self.administrator());
+            if name == "default" && self.default_accounts {
+                wait_for_default_account(&api, namespace).await?;
+            }
             let path = format!("/api/v1/namespaces/{namespace}/serviceaccounts/{name}/token");
             let request = json!({"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest",
                 "spec": {"expirationSeconds": TOKEN_SECONDS}});
-            let issued = Api::new(self.administrator()).post(&path, &request).await?;
+            let issued = api.post(&path, &request).await?;
             config["users"][0]["user"] = json!({"token": text(&issued, "/status/token")});
         }
         // JSON is YAML.
         Ok(config.to_string())
     }
+}
+
+/// Waits for the account that a controller creates soon after its namespace. A namespace that does not exist has none to wait for.
+async fn wait_for_default_account(api: &Api, namespace: &str) -> Result<(), ApiError> {
+    let namespace = format!("/api/v1/namespaces/{namespace}");
+    let account = format!("{namespace}/serviceaccounts/default");
+    api.until(&format!("{account} exists"), DEFAULT_ACCOUNT, async || {
+        Ok(api.find(&account).await?.is_some() || api.find(&namespace).await?.is_none())
+    })
+    .await
 }

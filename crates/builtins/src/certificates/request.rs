@@ -3,7 +3,8 @@
 //!
 //! Invariant: everything is read from the outside in and in order, as Go does, so that the first fault found is the same one.
 
-use super::{pem::blocks, public_keys::PublicKey};
+use super::pem::blocks;
+use kaji_auth::public_keys::PublicKey;
 use x509_parser::{certification_request::X509CertificationRequest, prelude::FromDer};
 
 /// Go's `asn1.SyntaxError` and `asn1.StructuralError`.

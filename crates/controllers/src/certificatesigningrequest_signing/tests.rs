@@ -209,6 +209,29 @@ fn rejects_a_request_with_a_forged_signature() {
         .assert_eq(&text(&plan(signers::CLIENT, csr(&pem, signers::CLIENT, &["client auth"], approved()))));
 }
 
+/// Made with OpenSSL: the encoder of the other tests has no such keys.
+const P521: &str = "\
+-----BEGIN CERTIFICATE REQUEST-----
+MIIBYjCBxAIBADAfMQ0wCwYDVQQKDARkZXZzMQ4wDAYDVQQDDAVhbGljZTCBmzAQ
+BgcqhkjOPQIBBgUrgQQAIwOBhgAEAOBGoQTvgF3kt6WD/isGUHHIDKoA8QIRSGNk
+uXGCvA9enunZH6sJGahRHmaqnbG8mUmfOFVUDZyoveXWmdPOwAojAIzPE+nZjGDl
+fRq1bFL7u4IRPi3PZd1/ojEzZUcOnKzZ/QzKOmDkWKoEJRr053Zeibr2Q7JVjp9y
+cRciEe4YJEReoAAwCgYIKoZIzj0EAwQDgYwAMIGIAkIBlCCbPhADwCXLmcXD/741
+udlpSNDIYxn93x8ocaRo3GuUEEBYWkvhmPX6LQMdUwEiwGOCi/i9euMWZSjnCIeI
+pykCQgCvCQEvALgmxHr6ZRca98zHsUNifF/SQPk7zs6QT+jl9sgjipLRYHv1nuM+
+xAMNcj20qyR8RcyNnsC4AWlOXPKIyg==
+-----END CERTIFICATE REQUEST-----
+";
+
+/// What the API server takes is signed: its signatures are checked alike.
+#[test]
+fn signs_for_keys_of_every_curve_that_requests_may_have() {
+    let requested = Request::parse(P521.as_bytes()).unwrap();
+    assert_eq!(requested.forged, None);
+    let written = text(&plan(signers::CLIENT, csr(P521, signers::CLIENT, &["client auth"], approved())));
+    assert!(written.contains(r#""status":{"certificate":"#), "{written}");
+}
+
 #[test]
 fn debug_output_hides_keys() {
     let (authority, _) = authority(&rcgen::PKCS_ECDSA_P256_SHA256);

@@ -75,9 +75,14 @@ async fn exists(client: &kube::Client, name: &str) -> bool {
 
 /// Runs a test with a control, and what is there at the end of it.
 async fn with_control(test: impl AsyncFnOnce(&Control, Value)) {
+    with_controllers(&[], test).await;
+}
+
+async fn with_controllers(controllers: &[&str], test: impl AsyncFnOnce(&Control, Value)) {
     let parent = tempfile::tempdir().unwrap();
+    let controllers = controllers.iter().map(|&name| name.to_owned()).collect();
     let settings = Settings {
-        spec: ClusterSpec { controllers: vec![], nodes: 0, pods_without_accounts: true },
+        spec: ClusterSpec { controllers, nodes: 0, pods_without_accounts: true },
         port: 0,
         directory: parent.path().to_owned(),
         delay: Duration::from_secs(1),
@@ -132,6 +137,29 @@ async fn only_requests_with_its_token_are_answered() {
             let (found, answer) = control.ask(request, body).await;
             assert_eq!(found, code, "{request}: {answer}");
             assert!(answer["error"].is_string());
+        }
+    })
+    .await;
+}
+
+/// The controller creates the account after the namespace: a request in between waits for it.
+#[tokio::test(flavor = "multi_thread")]
+async fn waits_for_default_accounts_that_a_controller_creates() {
+    with_controllers(&["serviceaccount-controller"], async |control, base| {
+        let administrator = client(&base).await;
+        for name in ["first", "second", "third"] {
+            let namespace = json!({"metadata": {"name": name}}).to_string().into_bytes();
+            let request =
+                http::Request::post("/api/v1/namespaces").header("content-type", "application/json");
+            administrator.request::<Value>(request.body(namespace).unwrap()).await.unwrap();
+            let account = json!({"serviceAccount": format!("{name}/default")});
+            control.done("POST /v1/clusters/base/kubeconfig", account).await;
+        }
+        // What no controller creates is not waited for.
+        for account in ["none/default", "default/none"] {
+            let (code, answer) =
+                control.ask("POST /v1/clusters/base/kubeconfig", json!({"serviceAccount": account})).await;
+            assert_eq!(code, 422, "{answer}");
         }
     })
     .await;

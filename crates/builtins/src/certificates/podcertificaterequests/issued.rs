@@ -3,11 +3,9 @@
 //! Invariant: the checks have upstream's order, and all but those of names end with the first fault.
 
 use super::{proof, status_path};
-use crate::{
-    certificates::{pem::blocks, public_keys::PublicKey},
-    shared::value::Fields,
-};
+use crate::{certificates::pem::blocks, shared::value::Fields};
 use jiff::{SignedDuration, Timestamp};
+use kaji_auth::public_keys::PublicKey;
 use kaji_meta::field::{Error, ErrorList};
 use kaji_resource::Ctx;
 use kaji_schema::validate::mail_address;

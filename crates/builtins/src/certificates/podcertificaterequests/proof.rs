@@ -3,14 +3,9 @@
 //!
 //! Invariant: the first fault found is the only one reported.
 
-use super::{
-    super::{
-        public_keys::{EcKey, PublicKey},
-        request,
-    },
-    path,
-};
+use super::{super::request, path};
 use crate::shared::{rules::base64_bytes, value::Fields};
+use kaji_auth::public_keys::{EcKey, PublicKey};
 use kaji_meta::field::{Error, Path};
 use serde_json::Value;
 

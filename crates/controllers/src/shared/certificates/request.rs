@@ -3,6 +3,7 @@
 //! Invariant: of the subject only the attributes that X.509 names commonly have are kept, and one common name (the
 //! last), so that what was checked is what is signed.
 
+use kaji_auth::public_keys::PublicKey;
 use std::net::IpAddr;
 use x509_parser::{
     certification_request::X509CertificationRequest,
@@ -52,7 +53,7 @@ impl Request {
         let info = &csr.certification_request_info;
         let mut request = Request {
             public_key: info.subject_pki.raw.to_vec(),
-            forged: csr.verify_signature().err().map(|e| e.to_string()),
+            forged: verify(&csr).err(),
             ..Request::default()
         };
         for attribute in info.subject.iter_attributes() {
@@ -100,4 +101,10 @@ impl Request {
     pub fn organizations(&self) -> &[String] {
         &self.subject[ORGANIZATION]
     }
+}
+
+/// Whether a request is signed by the key that it asks a certificate for: what the API server checked when it was created.
+fn verify(csr: &X509CertificationRequest<'_>) -> Result<(), String> {
+    let key = PublicKey::parse(&csr.certification_request_info.subject_pki);
+    key.ok_or("x509: malformed public key")?.check_signature(csr)
 }

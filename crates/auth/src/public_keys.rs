@@ -27,10 +27,12 @@ const UNIMPLEMENTED: &str = "x509: cannot verify signature: algorithm unimplemen
 
 /// A public key.
 #[derive(Debug, PartialEq)]
-pub(super) enum PublicKey {
+pub enum PublicKey {
     /// The 32 bytes of a point.
     Ed25519(Vec<u8>),
+    /// Of an elliptic curve.
     Ecdsa(EcKey),
+    /// Of RSA.
     Rsa(RsaKey),
     /// A kind of which Go reads the keys, and that signs nothing here.
     Other,
@@ -40,13 +42,13 @@ pub(super) enum PublicKey {
 
 impl PublicKey {
     /// From DER, without anything behind it. `None`: it is malformed, or its kind is unknown.
-    pub(super) fn from_der(der: &[u8]) -> Option<PublicKey> {
+    pub fn from_der(der: &[u8]) -> Option<PublicKey> {
         let (rest, info) = SubjectPublicKeyInfo::from_der(der).ok()?;
         PublicKey::parse(&info).filter(|key| rest.is_empty() && *key != PublicKey::Unknown)
     }
 
     /// `None`: it is malformed.
-    pub(super) fn parse(info: &SubjectPublicKeyInfo<'_>) -> Option<PublicKey> {
+    pub fn parse(info: &SubjectPublicKeyInfo<'_>) -> Option<PublicKey> {
         let (bits, parameters) = (&info.subject_public_key, info.algorithm.parameters.as_ref());
         if bits.unused_bits != 0 {
             return None;
@@ -71,7 +73,7 @@ impl PublicKey {
 
     /// Whether a signature is this key's, as pods' certificates are requested with: with SHA-256, and for RSA with PSS and a
     /// salt of any length.
-    pub(super) fn proves(&self, message: &[u8], signature: &[u8]) -> bool {
+    pub fn proves(&self, message: &[u8], signature: &[u8]) -> bool {
         match self {
             PublicKey::Ed25519(key) => ed25519(key, message, signature),
             PublicKey::Ecdsa(key) => key.verifies(&SHA256, message, signature),
@@ -84,7 +86,7 @@ impl PublicKey {
     ///
     /// # Errors
     /// Why not, in the words of Go's `crypto/x509`.
-    pub(super) fn check_signature(&self, request: &X509CertificationRequest<'_>) -> Result<(), String> {
+    pub fn check_signature(&self, request: &X509CertificationRequest<'_>) -> Result<(), String> {
         let message = request.certification_request_info.raw;
         let signature = &request.signature_value.data;
         let scheme = Scheme::of(&request.signature_algorithm).ok_or(UNIMPLEMENTED)?;
@@ -129,11 +131,14 @@ fn ed25519(key: &[u8], message: &[u8], signature: &[u8]) -> bool {
 
 /// A point of one of NIST's curves.
 #[derive(Debug, PartialEq)]
-pub(super) enum EcKey {
+pub enum EcKey {
     /// No pod's certificate may have it, and it is not verified with: nothing looks whether the point is one of the curve.
     P224(Vec<u8>),
+    /// NIST P-256.
     P256(p256::ecdsa::VerifyingKey),
+    /// NIST P-384.
     P384(p384::ecdsa::VerifyingKey),
+    /// NIST P-521.
     P521(p521::ecdsa::VerifyingKey),
 }
 
@@ -169,7 +174,7 @@ impl EcKey {
 
 /// Modulus and exponent, big-endian, without leading zeros.
 #[derive(Debug, PartialEq)]
-pub(super) struct RsaKey {
+pub struct RsaKey {
     n: Vec<u8>,
     e: Vec<u8>,
 }
@@ -183,7 +188,7 @@ impl RsaKey {
     }
 
     /// The length of signatures, in bits.
-    pub(super) fn bits(&self) -> usize {
+    pub fn bits(&self) -> usize {
         self.n.len() * 8
     }
 
