@@ -9,7 +9,7 @@ set -euo pipefail
 cd "$(dirname "$0")/../.."
 KAJI=$(realpath "${KAJI:-target/release/kaji}")
 XTASK=$(realpath "${XTASK:-target/debug/xtask}")
-KUBECTL=${KUBECTL:-kubectl}
+KUBECTL=$(command -v "${KUBECTL:-kubectl}")
 target=${1:-x86_64-unknown-linux-gnu}
 work=$(mktemp -d)
 passed=0 failed=0
@@ -151,4 +151,10 @@ if command -v systemd-analyze >/dev/null; then
 else
   skip systemd-analyze "there is no systemd-analyze"
 fi
-for script in packaging/setup-kaji/*.sh; do check "$(basename "$script") is a script" bash -n "$script"; done
+# shellcheck source=setup-kaji.sh
+source tests/packages/setup-kaji.sh
+if [[ $(uname -m) == x86_64 ]]; then
+  setup_kaji "$work/dist" "$version"
+else
+  skip setup-kaji "the archive is for x86_64"
+fi

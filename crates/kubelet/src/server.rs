@@ -24,6 +24,7 @@ mod pods;
 pub mod request;
 pub(crate) mod streams;
 mod summary;
+mod system_logs;
 mod usage;
 
 pub use lookup::NodePods;

@@ -112,13 +112,25 @@ pub enum NodeError {
     RootDirectory(#[from] RootDirError),
 }
 
-/// Where the logs of pods are, and links to those of containers: in the data directory of a node without root.
-pub fn log_directories(data_dir: &Path) -> (PathBuf, PathBuf) {
-    let logs = match Facts::entered() {
-        Some(_) => data_dir.join("log"),
-        None => LOGS.into(),
-    };
-    (logs.join("pods"), logs.join("containers"))
+/// Where logs are: in the data directory of a node without root.
+pub struct LogDirectories {
+    /// Of the node, with the others below.
+    pub system: PathBuf,
+    /// Of pods.
+    pub pods: PathBuf,
+    /// Of links to those of containers.
+    pub containers: PathBuf,
+}
+
+impl LogDirectories {
+    /// Of a node with this data directory.
+    pub fn of(data_dir: &Path) -> LogDirectories {
+        let system = match Facts::entered() {
+            Some(_) => data_dir.join("log"),
+            None => PathBuf::from(LOGS),
+        };
+        LogDirectories { pods: system.join("pods"), containers: system.join("containers"), system }
+    }
 }
 
 /// What a real node is made of.
@@ -291,12 +303,13 @@ async fn open(config: &RealNodeConfig) -> Result<Opened, NodeError> {
         .map_err(NodeError::Managers)?;
     let server = config.server.clone();
     let credentials = credential_providers(&config.container_runtime)?;
-    let (pod_log_dir, container_log_dir) = log_directories(&absolute);
+    let logs = LogDirectories::of(&absolute);
     let config = NodeConfig {
         node_name: name.to_owned(),
         root_dir,
-        pod_log_dir,
-        container_log_dir,
+        system_log_dir: logs.system,
+        pod_log_dir: logs.pods,
+        container_log_dir: logs.containers,
         addresses: config.addresses.clone(),
         dns: dns.settings(),
         hosts_file: "/etc/hosts".into(),

@@ -5,7 +5,7 @@
 
 use crate::{
     kubelet_root,
-    node::{CGROUPS, log_directories},
+    node::{CGROUPS, LogDirectories},
     runtime::{self, BUILT_IN, CRI, SANDBOXES, UsedRuntime, attachments, plugin_socket},
 };
 use kaji_containers::{ContainerRuntime, PodNetwork, PodSandboxFilter, RuntimeError};
@@ -203,13 +203,16 @@ fn remove_credentials(data_dir: &Path) -> Result<(), ResetError> {
 }
 
 fn remove_logs(data_dir: &Path, pods: &BTreeSet<String>) -> Result<(), ResetError> {
-    let (of_pods_at, of_containers_at) = log_directories(data_dir);
+    let directories = LogDirectories::of(data_dir);
     // namespace_name_uid
     let of_pods = |name: &str| name.rsplit('_').next().is_some_and(|uid| pods.contains(uid));
-    let logs: Vec<PathBuf> =
-        names(&of_pods_at).iter().filter(|name| of_pods(name)).map(|n| of_pods_at.join(n)).collect();
-    for name in names(&of_containers_at) {
-        let link = of_containers_at.join(name);
+    let logs: Vec<PathBuf> = names(&directories.pods)
+        .iter()
+        .filter(|name| of_pods(name))
+        .map(|n| directories.pods.join(n))
+        .collect();
+    for name in names(&directories.containers) {
+        let link = directories.containers.join(name);
         if fs::read_link(&link).is_ok_and(|target| logs.iter().any(|log| target.starts_with(log))) {
             absent(fs::remove_file(&link)).map_err(failure(&link))?;
         }

@@ -130,6 +130,8 @@ pub struct NodeConfig {
     pub node_name: String,
     /// Directory of pods' volumes, `/var/lib/kaji/kubelet` for example. Owned by root, mode 0750.
     pub root_dir: PathBuf,
+    /// Directory of the node's logs, `/var/log`.
+    pub system_log_dir: PathBuf,
     /// Directory of containers' logs, `/var/log/pods`.
     pub pod_log_dir: PathBuf,
     /// Directory of links to them, `/var/log/containers`.

@@ -105,7 +105,9 @@ async fn open(cx: &Arc<NodeContext>, id: &str, options: LogOptions) -> Result<Lo
 }
 
 /// Runs what reads files on a thread for it.
-async fn blocking<T: Send + 'static>(work: impl FnOnce() -> io::Result<T> + Send + 'static) -> io::Result<T> {
+pub(super) async fn blocking<T: Send + 'static>(
+    work: impl FnOnce() -> io::Result<T> + Send + 'static,
+) -> io::Result<T> {
     tokio::task::spawn_blocking(work).await.map_err(io::Error::other)?
 }
 

@@ -9,7 +9,7 @@ use super::lookup::NodePods;
 use super::metrics::{cadvisor, kubelet, resource};
 use super::request::{self, Handler, JSON, KubeletRequest, PLAIN, ServerBody};
 use super::usage::UsageReader;
-use super::{configz, logs, pods, streams, summary};
+use super::{configz, logs, pods, streams, summary, system_logs};
 use crate::node::Housekeeping;
 use crate::pods::context::NodeContext;
 use crate::pods::{model, resources};
@@ -37,7 +37,7 @@ pub struct NodeApi {
 }
 
 /// What is served, for `/statusz`.
-const PATHS: [&str; 15] = [
+const PATHS: [&str; 16] = [
     "/attach",
     "/checkpoint",
     "/configz",
@@ -46,6 +46,7 @@ const PATHS: [&str; 15] = [
     "/exec",
     "/flagz",
     "/healthz",
+    "/logs",
     "/metrics",
     "/pods",
     "/portForward",
@@ -77,7 +78,6 @@ impl NodeApi {
         match root.as_str() {
             "exec" | "attach" | "portForward" | "run" => streams::handle(self, request).await,
             // Upstream's texts for endpoints that a configuration switches off.
-            "logs" => disabled("logs endpoint is disabled."),
             "debug" if request.path.starts_with("/debug/pprof/") => {
                 disabled("profiling endpoint is disabled.")
             }
@@ -85,12 +85,14 @@ impl NodeApi {
             "checkpoint" => {
                 request::error(StatusCode::NOT_FOUND, "containers cannot be checkpointed on this node")
             }
-            "healthz" | "pods" | "runningpods" | "configz" | "containerLogs" | "stats" | "metrics"
+            "healthz" | "pods" | "runningpods" | "configz" | "containerLogs" | "logs" | "stats"
+            | "metrics"
                 if !get =>
             {
                 request::method_not_allowed()
             }
             "containerLogs" => logs::handle(self, request).await,
+            "logs" => system_logs::handle(self, request).await,
             _ => self.page(&request).await,
         }
     }

@@ -535,6 +535,7 @@ impl Fake {
         let config = NodeConfig {
             node_name: "node-1".into(),
             root_dir: root.join("kubelet"),
+            system_log_dir: root.join("log"),
             pod_log_dir: root.join("pods"),
             container_log_dir: root.join("containers"),
             addresses: vec![IpAddr::from([192, 0, 2, 1])],

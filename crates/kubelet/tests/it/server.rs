@@ -3,6 +3,7 @@
 mod logs;
 mod pages;
 mod streams;
+mod system_logs;
 
 use crate::fake::Fake;
 use bytes::Bytes;

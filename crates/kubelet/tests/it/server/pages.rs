@@ -290,8 +290,6 @@ async fn pods_configuration_and_what_is_switched_off() {
     for path in [
         "/pods",
         "/runningpods/",
-        "/logs/",
-        "/logs/kubelet.log",
         "/debug/pprof/heap",
         "/debug/flags/v",
         "/checkpoint/n/p/c",
@@ -309,14 +307,12 @@ async fn pods_configuration_and_what_is_switched_off() {
     expect_test::expect![[r#"
         /pods: 200 {"apiVersion":"v1","items":[{"metadata":{"name":"p","namespace":"n","uid":"u"},"spec":{"containers":[{"image":"i","name":"c"}],"nodeName":"node-1"},"status":{"phase":"Running"}}],"kind":"PodList","metadata":{}}
         /runningpods/: 200 {"apiVersion":"v1","items":[{"metadata":{"name":"p","namespace":"n","uid":"u"},"spec":{"containers":[{"image":"registry/i:1","name":"c","resources":{}}]},"status":{}}],"kind":"PodList","metadata":{}}
-        /logs/: 405 logs endpoint is disabled.
-        /logs/kubelet.log: 405 logs endpoint is disabled.
         /debug/pprof/heap: 405 profiling endpoint is disabled.
         /debug/flags/v: 405 flags endpoint is disabled.
         /checkpoint/n/p/c: 404 containers cannot be checkpointed on this node
         /stats/container: 404 404: Page Not Found
         /metrics/none: 404 404: Page Not Found
-        /configz: 200 {"kubeletconfig":{"address":"192.0.2.1","apiVersion":"kubelet.config.k8s.io/v1beta1","authentication":{"anonymous":{"enabled":false},"webhook":{"cacheTTL":"2m0s","enabled":true},"x509":{}},"authorization":{"mode":"Webhook","webhook":{"cacheAuthorizedTTL":"5m0s","cacheUnauthorizedTTL":"30s"}},"cgroupDriver":"cgroupfs","cgroupsPerQOS":false,"clusterDNS":["10.96.0.10"],"clusterDomain":"cluster.local","containerLogMaxFiles":5,"containerLogMaxSize":"10Mi","crashLoopBackOff":{"maxContainerRestartPeriod":"5m0s"},"enableDebuggingHandlers":true,"enableProfilingHandler":false,"enableServer":true,"enableSystemLogHandler":false,"evictionMaxPodGracePeriod":0,"imageGCHighThresholdPercent":85,"imageGCLowThresholdPercent":80,"kind":"KubeletConfiguration","nodeLeaseDurationSeconds":40,"nodeStatusReportFrequency":"5m0s","nodeStatusUpdateFrequency":"10s","podLogsDir":"DIR/pods","port":10250,"registerNode":true,"resolvConf":"/etc/resolv.conf","streamingConnectionIdleTimeout":"4h0m0s"}}
+        /configz: 200 {"kubeletconfig":{"address":"192.0.2.1","apiVersion":"kubelet.config.k8s.io/v1beta1","authentication":{"anonymous":{"enabled":false},"webhook":{"cacheTTL":"2m0s","enabled":true},"x509":{}},"authorization":{"mode":"Webhook","webhook":{"cacheAuthorizedTTL":"5m0s","cacheUnauthorizedTTL":"30s"}},"cgroupDriver":"cgroupfs","cgroupsPerQOS":false,"clusterDNS":["10.96.0.10"],"clusterDomain":"cluster.local","containerLogMaxFiles":5,"containerLogMaxSize":"10Mi","crashLoopBackOff":{"maxContainerRestartPeriod":"5m0s"},"enableDebuggingHandlers":true,"enableProfilingHandler":false,"enableServer":true,"enableSystemLogHandler":true,"enableSystemLogQuery":false,"evictionMaxPodGracePeriod":0,"imageGCHighThresholdPercent":85,"imageGCLowThresholdPercent":80,"kind":"KubeletConfiguration","nodeLeaseDurationSeconds":40,"nodeStatusReportFrequency":"5m0s","nodeStatusUpdateFrequency":"10s","podLogsDir":"DIR/pods","port":10250,"registerNode":true,"resolvConf":"/etc/resolv.conf","streamingConnectionIdleTimeout":"4h0m0s"}}
         POST /metrics: 405 Method Not Allowed
         POST /pods: 405 Method Not Allowed
         POST /stats/summary: 405 Method Not Allowed"#]].assert_eq(&lines.join("\n"));
@@ -334,7 +330,6 @@ async fn pods_configuration_and_what_is_switched_off() {
         kubelet_desired_pods{static="true"} 0
         kubelet_http_requests_total{long_running="false",method="GET",path="checkpoint",server_type="readwrite"} 1
         kubelet_http_requests_total{long_running="false",method="GET",path="configz",server_type="readwrite"} 1
-        kubelet_http_requests_total{long_running="false",method="GET",path="logs",server_type="readwrite"} 2
         kubelet_http_requests_total{long_running="false",method="GET",path="metrics",server_type="readwrite"} 2
         kubelet_http_requests_total{long_running="false",method="GET",path="other",server_type="readwrite"} 2
         kubelet_http_requests_total{long_running="false",method="GET",path="pods",server_type="readwrite"} 1
