@@ -7,31 +7,50 @@ mod parse;
 #[cfg(test)]
 mod tests;
 
-use jiff::{SignedDuration, Timestamp};
+use jiff::{SignedDuration, Timestamp, civil::DateTime, tz::Offset};
 pub use parse::ParseTimeError;
 use std::fmt;
 use std::pin::Pin;
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
-/// A point in time, in whole seconds (`metav1.Time`).
+/// A point in time, in whole seconds (`metav1.Time`). In UTC; up to the end of the year 9999, which no [`Timestamp`] reaches.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct Time(Timestamp);
+pub struct Time(DateTime);
 
-/// A point in time, in microseconds (`metav1.MicroTime`).
+/// A point in time, in microseconds (`metav1.MicroTime`). As [`Time`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct MicroTime(Timestamp);
+pub struct MicroTime(DateTime);
 
-/// A timestamp at a multiple of `unit` nanoseconds, towards the past.
-fn floor(ts: Timestamp, unit: i128) -> Timestamp {
-    let nanos = ts.as_nanosecond();
-    Timestamp::from_nanosecond(nanos - nanos.rem_euclid(unit)).unwrap_or(Timestamp::MIN)
+const EPOCH: DateTime = DateTime::constant(1970, 1, 1, 0, 0, 0, 0);
+
+/// A time at a multiple of `unit` nanoseconds, a part of a second, towards the past.
+fn floor(time: DateTime, unit: i32) -> DateTime {
+    let nanos = time.subsec_nanosecond();
+    time.with().subsec_nanosecond(nanos - nanos % unit).build().unwrap_or(time)
+}
+
+/// Seconds since the epoch, and nanoseconds from there on.
+fn unix(time: DateTime) -> (i64, i32) {
+    let nanos = time.subsec_nanosecond();
+    let whole = floor(time, 1_000_000_000);
+    (whole.duration_since(EPOCH).as_secs(), nanos)
+}
+
+fn from_unix(seconds: i64, nanos: i32) -> Option<DateTime> {
+    let since = SignedDuration::from_secs(seconds).checked_add(SignedDuration::from_nanos(nanos.into()))?;
+    let time = EPOCH.checked_add(since).ok()?;
+    (0..=9999).contains(&time.year()).then_some(time)
+}
+
+fn timestamp(time: DateTime) -> Timestamp {
+    Offset::UTC.to_timestamp(time).unwrap_or(Timestamp::MAX)
 }
 
 impl Time {
     /// Drops the fraction of a second.
     pub fn new(ts: Timestamp) -> Self {
-        Self(floor(ts, 1_000_000_000))
+        Self(floor(Offset::UTC.to_datetime(ts), 1_000_000_000))
     }
 
     /// Parses RFC 3339; a fraction of a second is accepted and dropped.
@@ -39,19 +58,29 @@ impl Time {
     /// # Errors
     /// Go's text for what cannot be parsed.
     pub fn parse(s: &str) -> Result<Self, ParseTimeError> {
-        parse::seconds(s).map(Self::new)
+        parse::seconds(s).map(|time| Self(floor(time, 1_000_000_000)))
     }
 
-    /// The instant.
+    /// Seconds since 1970; `None` outside of the years 0 to 9999.
+    pub fn from_unix(seconds: i64) -> Option<Self> {
+        from_unix(seconds, 0).map(Self)
+    }
+
+    /// Seconds since 1970.
+    pub fn unix(self) -> i64 {
+        unix(self.0).0
+    }
+
+    /// The instant, or the last one there is.
     pub fn timestamp(self) -> Timestamp {
-        self.0
+        timestamp(self.0)
     }
 }
 
 impl MicroTime {
     /// Drops what is finer than a microsecond.
     pub fn new(ts: Timestamp) -> Self {
-        Self(floor(ts, 1_000))
+        Self(floor(Offset::UTC.to_datetime(ts), 1_000))
     }
 
     /// Parses RFC 3339 with exactly six digits of fraction, as the API does.
@@ -59,24 +88,35 @@ impl MicroTime {
     /// # Errors
     /// Go's text for what cannot be parsed.
     pub fn parse(s: &str) -> Result<Self, ParseTimeError> {
-        parse::micros(s).map(Self::new)
+        parse::micros(s).map(Self)
     }
 
-    /// The instant.
+    /// Seconds since 1970, and microseconds from there on; `None` outside of the years 0 to 9999.
+    pub fn from_unix(seconds: i64, micros: i32) -> Option<Self> {
+        from_unix(seconds, micros.checked_mul(1000)?).map(Self)
+    }
+
+    /// Seconds since 1970, and microseconds from there on.
+    pub fn unix(self) -> (i64, i32) {
+        let (seconds, nanos) = unix(self.0);
+        (seconds, nanos / 1000)
+    }
+
+    /// The instant, or the last one there is.
     pub fn timestamp(self) -> Timestamp {
-        self.0
+        timestamp(self.0)
     }
 }
 
 impl fmt::Display for Time {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.0.fmt(f)
+        write!(f, "{}Z", self.0)
     }
 }
 
 impl fmt::Display for MicroTime {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{:.6}", self.0)
+        write!(f, "{:.6}Z", self.0)
     }
 }
 
@@ -216,9 +256,9 @@ pub fn short_human_duration(seconds: i64) -> String {
 }
 
 /// The age of an RFC 3339 time (with or without fraction) for a table; `<unknown>` if there is none.
-pub fn time_since(timestamp: &str, now: Timestamp) -> String {
-    match parse::seconds(timestamp) {
-        Ok(ts) => human_duration(now.duration_since(ts).as_secs()),
+pub fn time_since(text: &str, now: Timestamp) -> String {
+    match parse::seconds(text) {
+        Ok(time) => human_duration(now.duration_since(timestamp(time)).as_secs()),
         Err(_) => "<unknown>".to_owned(),
     }
 }

@@ -7,7 +7,7 @@ use kaji_resource::{ColumnSource, GarbageCollectionPolicy, Generation, ResourceD
 use serde_json::{Value, json};
 use std::{fmt::Write as _, sync::Arc};
 
-fn defs() -> Vec<ResourceDef> {
+pub fn defs() -> Vec<ResourceDef> {
     let now = jiff::Timestamp::UNIX_EPOCH;
     all(&Deps::new(Arc::new(ManualClock::new(now)), Arc::new(SeededRandom::new(7))))
 }

@@ -7,3 +7,4 @@
 )]
 
 mod all;
+mod any;

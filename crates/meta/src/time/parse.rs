@@ -1,6 +1,6 @@
 //! RFC 3339 as Go's `time.Parse` reads it with the API's two layouts, errors included.
 
-use jiff::{Timestamp, civil, tz::Offset};
+use jiff::{SignedDuration, civil};
 
 /// In double quotes, as the `time` package does it: every byte that is not printable ASCII is escaped.
 fn quote(s: &str) -> String {
@@ -156,7 +156,7 @@ impl Reader<'_> {
     }
 }
 
-fn parse(value: &str, layout: &'static str) -> Result<Timestamp, ParseTimeError> {
+fn parse(value: &str, layout: &'static str) -> Result<civil::DateTime, ParseTimeError> {
     let mut r = Reader { value, rest: value, layout };
     let [year, month, day] = r.date()?;
     let [hour, minute, second] = r.clock()?;
@@ -181,16 +181,17 @@ fn parse(value: &str, layout: &'static str) -> Result<Timestamp, ParseTimeError>
     let (Ok(date), Ok(time)) = (civil::Date::new(year, narrow(month), narrow(day)), time) else {
         return r.out_of_range("day");
     };
-    let instant = Offset::from_seconds(offset).and_then(|o| o.to_timestamp(date.to_datetime(time)));
-    instant.or_else(|_| r.out_of_range("time"))
+    let utc = date.to_datetime(time).checked_sub(SignedDuration::from_secs(offset.into())).ok();
+    // Go reads other years, and refuses to write them.
+    utc.filter(|utc| (0..=9999).contains(&utc.year())).map_or_else(|| r.out_of_range("time"), Ok)
 }
 
 /// Seconds, with an optional fraction of any length.
-pub(super) fn seconds(value: &str) -> Result<Timestamp, ParseTimeError> {
+pub(super) fn seconds(value: &str) -> Result<civil::DateTime, ParseTimeError> {
     parse(value, SECONDS)
 }
 
 /// Seconds and exactly six digits of fraction.
-pub(super) fn micros(value: &str) -> Result<Timestamp, ParseTimeError> {
+pub(super) fn micros(value: &str) -> Result<civil::DateTime, ParseTimeError> {
     parse(value, MICROS)
 }

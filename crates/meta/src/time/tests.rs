@@ -13,6 +13,12 @@ fn parses_and_prints() {
     let m = |s: &str| MicroTime::parse(s).unwrap().to_string();
     assert_eq!(m("2024-02-29T12:34:56.000001Z"), "2024-02-29T12:34:56.000001Z");
     assert_eq!(m("2024-02-29T12:34:56.100000-01:30"), "2024-02-29T14:04:56.100000Z");
+    // The last of both, which no timestamp of jiff's reaches.
+    for last in ["9999-12-31T23:59:59Z", "9999-12-31T21:59:59-02:00"] {
+        assert_eq!(t(last), "9999-12-31T23:59:59Z");
+    }
+    assert_eq!(m("9999-12-31T23:59:59.999999Z"), "9999-12-31T23:59:59.999999Z");
+    assert_eq!(Time::parse("9999-12-31T23:59:59Z").unwrap().unix(), 253_402_300_799);
     assert_eq!(MicroTime::new(Timestamp::UNIX_EPOCH).to_string(), "1970-01-01T00:00:00.000000Z");
 }
 
@@ -29,6 +35,8 @@ fn errors_are_gos() {
         "2024-02-20T00:00:00Zx",
         "2024-02-20T00:00:00z",
         "2024-02-20T00:00:00+25:00",
+        "9999-12-31T23:59:59-00:01",
+        "0000-01-01T00:00:00+00:01",
     ];
     let text: Vec<String> = bad.iter().map(|s| Time::parse(s).unwrap_err().to_string()).collect();
     expect![[r#"
@@ -41,7 +49,9 @@ fn errors_are_gos() {
         parsing time "2024-02-20T00:00:00" as "2006-01-02T15:04:05Z07:00": cannot parse "" as "Z07:00"
         parsing time "2024-02-20T00:00:00Zx": extra text: "x"
         parsing time "2024-02-20T00:00:00z" as "2006-01-02T15:04:05Z07:00": cannot parse "z" as "Z07:00"
-        parsing time "2024-02-20T00:00:00+25:00": time zone offset hour out of range"#]]
+        parsing time "2024-02-20T00:00:00+25:00": time zone offset hour out of range
+        parsing time "9999-12-31T23:59:59-00:01": time out of range
+        parsing time "0000-01-01T00:00:00+00:01": time out of range"#]]
     .assert_eq(&text.join("\n"));
     let text: Vec<String> =
         ["2024-02-20T00:00:00Z", "2024-02-20T00:00:00.1234567Z", "2024-02-20T00:00:00.12Z"]
@@ -104,6 +114,10 @@ proptest! {
         let ts = Timestamp::from_nanosecond(nanos).unwrap();
         let (t, m) = (Time::new(ts), MicroTime::new(ts));
         prop_assert_eq!(Time::parse(&t.to_string()), Ok(t));
+        prop_assert_eq!(t.to_string(), t.timestamp().to_string());
+        prop_assert_eq!(m.to_string(), format!("{:.6}", m.timestamp()));
+        prop_assert_eq!(Time::from_unix(t.unix()), Some(t));
+        prop_assert_eq!(MicroTime::from_unix(m.unix().0, m.unix().1), Some(m));
         prop_assert_eq!(MicroTime::parse(&m.to_string()), Ok(m));
         prop_assert!(t.timestamp() <= m.timestamp() && m.timestamp() <= ts);
     }

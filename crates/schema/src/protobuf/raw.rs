@@ -1,6 +1,5 @@
 //! Types with protobuf and JSON forms that have little in common: times, quantities, raw JSON.
 
-use jiff::Timestamp;
 use kaji_meta::{MicroTime, Quantity, Time};
 use serde::Deserialize as _;
 use serde_json::Value;
@@ -11,8 +10,6 @@ use crate::schema::Type;
 
 /// The first second of year 1, which is Go's zero time.
 const ZERO: i64 = -62_135_596_800;
-/// The last second that RFC 3339 can write.
-const LAST: i64 = 253_402_300_799;
 
 /// A message of two numbers, 1 and 2.
 fn two(raw: &[u8], field: &str) -> Result<(u64, u64), Error> {
@@ -39,15 +36,15 @@ pub(super) fn time(ty: Type, raw: &[u8]) -> Result<Value, Error> {
     // Go keeps no fraction of a `Time`, and cuts that of a `MicroTime` towards zero.
     let micros = if ty == Type::MicroTime { nanos / 1000 } else { 0 };
     let range = || Error::Value("Time.MarshalJSON: year outside of range [0,9999]".into());
-    let total = i128::from(seconds) * 1_000_000_000 + i128::from(micros) * 1000;
-    if total == i128::from(ZERO) * 1_000_000_000 {
+    let time =
+        MicroTime::from_unix(seconds, micros).filter(|time| time.unix().0 >= ZERO).ok_or_else(range)?;
+    if time.unix() == (ZERO, 0) {
         return Ok(Value::Null);
     }
-    let ts = Timestamp::from_nanosecond(total).map_err(|_| range())?;
-    if ts.as_second() < ZERO || ts.as_second() > LAST {
-        return Err(range());
+    if ty == Type::MicroTime {
+        return Ok(time.into());
     }
-    Ok(if ty == Type::MicroTime { MicroTime::new(ts).into() } else { Time::new(ts).into() })
+    Time::from_unix(seconds).map(Value::from).ok_or_else(range)
 }
 
 /// The content of a `Time` or `MicroTime`.
@@ -55,13 +52,12 @@ pub(super) fn put_time(out: &mut Back, ty: Type, value: Option<&Value>) -> Resul
     let Some(value) = value else { return Ok(()) };
     let text = value.as_str().ok_or_else(|| mismatch(value, "a time"))?;
     let bad = |e: &dyn std::fmt::Display| Error::Value(e.to_string());
-    let (ts, nanos) = if ty == Type::MicroTime {
-        let ts = MicroTime::parse(text).map_err(|e| bad(&e))?.timestamp();
-        (ts, i64::try_from(ts.as_nanosecond().rem_euclid(1_000_000_000)).unwrap_or(0))
+    let (seconds, nanos) = if ty == Type::MicroTime {
+        let (seconds, micros) = MicroTime::parse(text).map_err(|e| bad(&e))?.unix();
+        (seconds, i64::from(micros) * 1000)
     } else {
-        (Time::parse(text).map_err(|e| bad(&e))?.timestamp(), 0)
+        (Time::parse(text).map_err(|e| bad(&e))?.unix(), 0)
     };
-    let seconds = i64::try_from(ts.as_nanosecond().div_euclid(1_000_000_000)).unwrap_or(0);
     if (seconds, nanos) == (ZERO, 0) {
         return Ok(());
     }
