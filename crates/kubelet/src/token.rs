@@ -6,7 +6,7 @@ use crate::{cluster_info::NODE_TOKENS, public_key_pins};
 use base64::{Engine, engine::general_purpose::STANDARD};
 use clap::{Args, Subcommand};
 use jiff::Timestamp;
-use kaji_meta::random::Random;
+use kaji_meta::{Time, random::Random};
 use kaji_runtime::{Client, Error, Target, client::escape};
 use serde_json::{Map, Value, json};
 use std::fmt::Write as _;
@@ -267,7 +267,7 @@ fn row(secret: &Value, now: Timestamp) -> Option<[String; 6]> {
     let expires = text("expiration").filter(|t| !t.is_empty());
     let ttl = expires
         .as_deref()
-        .map(|e| e.parse::<Timestamp>().map_or_else(|_| "<invalid>".into(), |e| short(e, now)));
+        .map(|e| Time::parse(e).map_or_else(|_| "<invalid>".into(), |e| short(e.timestamp(), now)));
     let used = data
         .keys()
         .filter_map(|k| k.strip_prefix(USAGE))

@@ -144,6 +144,12 @@ impl From<MicroTime> for serde_json::Value {
     }
 }
 
+/// The instant at a number of seconds since 1970, or the nearest one that there is: certificates that do not expire end with the year
+/// 9999 (RFC 5280).
+pub fn saturating(seconds: i64) -> Timestamp {
+    Timestamp::from_second(seconds).unwrap_or(if seconds < 0 { Timestamp::MIN } else { Timestamp::MAX })
+}
+
 /// What time it is.
 pub trait Clock: Send + Sync {
     /// The present.

@@ -5,7 +5,7 @@
 
 use super::{Identity, TokenAuthenticator, Verdict, legacy::same, serviceaccount::Objects};
 use base64::{Engine as _, engine::general_purpose::STANDARD};
-use kaji_meta::{Clock, object};
+use kaji_meta::{Clock, Time, object};
 use kaji_resource::{Api, BoxFuture, UserInfo};
 use serde_json::Value;
 use std::{
@@ -81,7 +81,7 @@ fn matches(found: &Value, id: &str, secret: &str, now: jiff::Timestamp) -> Resul
         return Err("token-id differs");
     }
     let expiration = data("expiration");
-    if !expiration.is_empty() && !expiration.parse().is_ok_and(|t: jiff::Timestamp| t > now) {
+    if !expiration.is_empty() && !Time::parse(&expiration).is_ok_and(|end| end.timestamp() > now) {
         return Err("it has expired");
     }
     if data("usage-bootstrap-authentication") != "true" {
@@ -152,6 +152,7 @@ mod tests {
             move |s: &mut Value| s["data"][key] = STANDARD.encode(value).into()
         };
         assert!(ask(good, set("expiration", "")).is_some());
+        assert!(ask(good, set("expiration", "9999-12-31T23:59:59Z")).is_some());
         for (key, value) in [
             ("expiration", "2026-01-01T00:00:00Z"),
             ("expiration", "soon"),

@@ -9,7 +9,7 @@ use crate::shared::certificates::{
     request::{ATTRIBUTES, Request},
 };
 use jiff::{SignedDuration, Timestamp};
-use kaji_meta::{random::Random, text::pem};
+use kaji_meta::{random::Random, text::pem, time::saturating};
 use rcgen::{KeyPair, SigningKey as _};
 use std::fmt;
 use x509_parser::{extensions::ParsedExtension, pem::Pem};
@@ -109,8 +109,7 @@ impl Authority {
             ParsedExtension::SubjectKeyIdentifier(id) => Some(id.0.to_vec()),
             _ => None,
         });
-        let not_after = Timestamp::from_second(parsed.validity().not_after.timestamp())
-            .map_err(|e| format!("CA certificate: {e}"))?;
+        let not_after = saturating(parsed.validity().not_after.timestamp());
         Ok(Authority { algorithm, name: parsed.subject().as_raw().to_vec(), key_id, not_after, key })
     }
 

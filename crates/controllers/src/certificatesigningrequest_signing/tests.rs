@@ -14,10 +14,18 @@ use std::{fmt::Write as _, sync::Arc};
 use x509_parser::pem::Pem;
 
 fn authority(algorithm: &'static rcgen::SignatureAlgorithm) -> (Arc<Authority>, String) {
+    authority_until(2035, algorithm)
+}
+
+/// An authority until a year's beginning or, for the last one, end.
+fn authority_until(year: i32, algorithm: &'static rcgen::SignatureAlgorithm) -> (Arc<Authority>, String) {
     let mut params = CertificateParams::new(vec![]).unwrap();
     params.distinguished_name.push(DnType::CommonName, "kubernetes");
     params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
-    params.not_after = rcgen::date_time_ymd(2035, 1, 1);
+    params.not_after = match year {
+        9999 => rcgen::date_time_ymd(9999, 12, 31),
+        year => rcgen::date_time_ymd(year, 1, 1),
+    };
     let key = KeyPair::generate_for(algorithm).unwrap();
     let certificate = params.self_signed(&key).unwrap().pem();
     (Arc::new(Authority::new(&certificate, &key.serialize_pem()).unwrap()), certificate)
@@ -230,6 +238,14 @@ fn signs_for_keys_of_every_curve_that_requests_may_have() {
     assert_eq!(requested.forged, None);
     let written = text(&plan(signers::CLIENT, csr(P521, signers::CLIENT, &["client auth"], approved())));
     assert!(written.contains(r#""status":{"certificate":"#), "{written}");
+}
+
+/// Its end is after the last instant of the time library.
+#[test]
+fn an_authority_may_never_expire() {
+    let (authority, _) = authority_until(9999, &rcgen::PKCS_ECDSA_P256_SHA256);
+    expect!["Authority { not_after: 9999-12-30T22:00:00.999999999Z, .. }"]
+        .assert_eq(&format!("{authority:?}"));
 }
 
 #[test]

@@ -4,6 +4,7 @@
 //! Source: Kubernetes, "Authenticating with Bootstrap Tokens".
 
 use base64::{Engine, engine::general_purpose::STANDARD};
+use kaji_meta::Time;
 use kaji_runtime::objects::{BOOTSTRAP_TOKEN, Secret};
 
 /// Where tokens are.
@@ -34,7 +35,7 @@ pub fn validity(secret: &Secret, now: jiff::Timestamp) -> Validity {
     if expiration.is_empty() {
         return Validity::Forever;
     }
-    match expiration.parse::<jiff::Timestamp>() {
+    match Time::parse(&expiration).map(Time::timestamp) {
         Ok(end) if end > now => Validity::Until(end),
         _ => Validity::Over,
     }

@@ -14,6 +14,7 @@ use jiff::Timestamp;
 use kaji_meta::{
     random::{Random, fraction},
     text,
+    time::saturating,
 };
 use kaji_server::pki::{self, PkiError, write_private};
 use rcgen::{CertificateParams, DnType, KeyPair, PublicKeyData};
@@ -114,13 +115,12 @@ impl Credential {
             [name] => name.strip_prefix(USER).filter(|n| !n.is_empty()),
             _ => None,
         };
-        let time = |t: i64| Timestamp::from_second(t).map_err(|e| e.to_string());
         Ok(Credential {
             certificate: certificate.to_owned(),
             key: pki::key_pem(pair).map_err(|e| e.to_string())?,
             node: node.ok_or("its name is not that of a node")?.to_owned(),
-            not_before: time(leaf.validity().not_before.timestamp())?,
-            not_after: time(leaf.validity().not_after.timestamp())?,
+            not_before: saturating(leaf.validity().not_before.timestamp()),
+            not_after: saturating(leaf.validity().not_after.timestamp()),
         })
     }
 
