@@ -142,7 +142,8 @@ impl Allocations {
     }
 }
 
-/// Why a resize can never be granted.
+/// Why static managers of the node never grant a resize. More than the whole node has is refused by admission
+/// (`PodResizeValidator`); what does not fit beside other pods is deferred (`can_resize`).
 fn infeasible(cx: &NodeContext, pod: &Pod, granted: &Pod) -> Option<String> {
     let all = |pod: &Pod, resource: &str| -> Vec<Option<i64>> {
         let containers = model::init_containers(pod).iter().chain(model::containers(pod));

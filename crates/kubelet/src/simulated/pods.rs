@@ -354,7 +354,8 @@ impl Pods {
         Ok(version)
     }
 
-    /// Whether a node has room for what a pod asks for now, beside its other pods.
+    /// Whether a node has room for what a pod asks for now, beside its other pods. As on real nodes, a resize waits also if it is for more
+    /// than the node has at all, which admission refuses (`PodResizeValidator`).
     fn room(&self, pod: &FullPod, node: &str) -> Result<(), (String, String)> {
         let allocatable = super::nodes::allocatable();
         let asked = admission::pod_requests(pod);
@@ -368,12 +369,6 @@ impl Pods {
             let (asked, capacity) =
                 (asked.get(name).copied().unwrap_or(0), allocatable.get(name).copied().unwrap_or(0));
             let used: i64 = others.iter().map(|o| o.get(name).copied().unwrap_or(0)).sum();
-            if asked > capacity {
-                let text = format!(
-                    "Node didn't have enough capacity: {name}, requested: {asked}, capacity: {capacity}"
-                );
-                return Err(("Infeasible".to_owned(), text));
-            }
             if asked.saturating_add(used) > capacity {
                 let text = format!(
                     "Node didn't have enough resource: {name}, requested: {asked}, used: {used}, capacity: {capacity}"
