@@ -35,6 +35,7 @@ soon "a load balancer has the node's address" is 198.51.100.2 field service web 
 soon "its service answers there" shows web- bash -c "$request 198.51.100.2 80"
 several() { [[ $(for _ in {1..20}; do answer; done | grep ^web- | sort -u | wc -l) == 3 ]]; }
 soon "every pod answers" several
+soon "the node's logs are listed" shows '<a href="pods/">pods/</a>' k get --raw "/api/v1/nodes/$node/proxy/logs/"
 
 # Streams of kubectl, over each of its protocols.
 for websockets in true false; do
