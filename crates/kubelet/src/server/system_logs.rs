@@ -15,6 +15,7 @@ use super::request::{self, KubeletRequest, ServerBody};
 use bytes::Bytes;
 use futures_util::{Stream, stream};
 use http::{HeaderMap, HeaderName, HeaderValue, Response, StatusCode, header};
+use kaji_meta::query::escape;
 use rustix::fs::{CWD, Mode, OFlags, ResolveFlags};
 use rustix::io::Errno;
 use std::fmt::Write as _;
@@ -56,8 +57,8 @@ pub(super) async fn handle(api: &NodeApi, request: KubeletRequest) -> Response<S
     let is_directory = matches!(found, Found::Directory(_));
     let base = relative.rsplit('/').next().unwrap_or_default();
     match (is_directory, path.is_empty() || path.ends_with('/')) {
-        (true, false) => redirect(&format!("{}/", link(base))),
-        (false, true) => redirect(&format!("../{}", link(base))),
+        (true, false) => redirect(&format!("{}/", escape(base))),
+        (false, true) => redirect(&format!("../{}", escape(base))),
         _ => match found {
             Found::Directory(page) => request::respond(StatusCode::OK, HTML, page),
             Found::File(file, metadata, content_type) => {
@@ -131,20 +132,12 @@ fn list(directory: &File) -> io::Result<String> {
     Ok(page)
 }
 
-/// A relative reference to a name (RFC 3986): all but unreserved characters, and the slash, is escaped.
+/// A relative reference to an entry of a directory, of which that of a directory ends with a slash.
 fn link(name: &str) -> String {
-    let mut link = String::new();
-    for byte in name.bytes() {
-        match byte {
-            b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'-' | b'.' | b'_' | b'~' | b'/' => {
-                link.push(byte.into())
-            }
-            other => {
-                let _ = write!(link, "%{other:02X}");
-            }
-        }
+    match name.strip_suffix('/') {
+        Some(directory) => format!("{}/", escape(directory)),
+        None => escape(name),
     }
-    link
 }
 
 /// Text within HTML.

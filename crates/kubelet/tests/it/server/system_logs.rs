@@ -151,3 +151,18 @@ async fn serves_nothing_outside_of_the_directory() {
     let refused = served.send(Method::GET, "/logs/boot.log", "").await;
     assert_eq!(refused.status(), StatusCode::UNAUTHORIZED);
 }
+
+#[tokio::test]
+async fn lists_no_directory_without_bound() {
+    let (served, logs) = with_logs().await;
+    std::fs::create_dir(logs.join("many")).unwrap();
+    for entry in 0..20_000 {
+        std::fs::File::create(logs.join("many").join(entry.to_string())).unwrap();
+    }
+    let (code, page) = served.get("/logs/many/").await;
+    assert_eq!((code, page.matches("<a href").count()), (StatusCode::OK, 20_000));
+    std::fs::File::create(logs.join("many/more")).unwrap();
+    let refused = (StatusCode::INTERNAL_SERVER_ERROR, "500 Internal Server Error\n".to_owned());
+    assert_eq!(served.get("/logs/many/").await, refused);
+    assert_eq!(served.get("/logs/many/more").await, (StatusCode::OK, String::new()));
+}
