@@ -1,11 +1,14 @@
 //! Cgroups of pods, v1 and v2: `/kubepods`, `/kubepods/burstable`, `/kubepods/besteffort`, and one a pod below them.
 //!
-//! Invariant: a cgroup is removed only when it has no processes: the kernel refuses otherwise.
+//! Invariant: a cgroup is removed only when it has no processes: the kernel refuses otherwise. What is left in one that shall go is
+//! killed, as upstream's kubelet does.
 
 use crate::pods::context::{CgroupBounds, PodCgroups};
 use kaji_containers::LinuxResources;
+use rustix::process::{Pid, Signal, kill_process};
 use std::io;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 /// Controllers of v1 in which a runtime makes cgroups of containers, hence in which pods have one.
 const V1: [&str; 12] = [
@@ -276,7 +279,11 @@ fn enable_controllers(dir: &Path) -> io::Result<()> {
     Ok(())
 }
 
-/// Removes a cgroup and those below it.
+/// How often a cgroup is tried to be removed, and how long to wait in between: a killed process is in it until it has ended.
+const ATTEMPTS: u32 = 5;
+const INTERVAL: Duration = Duration::from_millis(2);
+
+/// Removes a cgroup and those below it, and kills what is in them.
 fn remove(dir: &Path) -> io::Result<()> {
     let entries = match std::fs::read_dir(dir) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
@@ -288,9 +295,26 @@ fn remove(dir: &Path) -> io::Result<()> {
             remove(&entry.path())?;
         }
     }
-    match std::fs::remove_dir(dir) {
-        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
-        _ => Ok(()),
+    for attempt in 1.. {
+        match std::fs::remove_dir(dir) {
+            Err(error) if error.kind() == io::ErrorKind::ResourceBusy && attempt < ATTEMPTS => {
+                kill_processes(dir);
+                std::thread::sleep(INTERVAL);
+            }
+            Err(error) if error.kind() != io::ErrorKind::NotFound => {
+                return Err(io::Error::new(error.kind(), format!("{}: {error}", dir.display())));
+            }
+            _ => break,
+        }
+    }
+    Ok(())
+}
+
+fn kill_processes(dir: &Path) {
+    let Ok(processes) = std::fs::read_to_string(dir.join("cgroup.procs")) else { return };
+    for pid in processes.lines().filter_map(|line| Pid::from_raw(line.parse().ok()?)) {
+        // It may have ended since.
+        let _ = kill_process(pid, Signal::KILL);
     }
 }
 
@@ -304,10 +328,9 @@ impl PodCgroups for KernelCgroups {
     }
 
     fn remove(&self, path: &str) -> Result<(), String> {
-        for root in self.roots() {
-            remove(&root.join(path.trim_start_matches('/'))).map_err(|e| e.to_string())?;
-        }
-        Ok(())
+        // One hierarchy that refuses does not keep the others.
+        let removed = self.roots().into_iter().map(|root| remove(&root.join(path.trim_start_matches('/'))));
+        removed.fold(Ok(()), |all, one| all.and(one)).map_err(|e| e.to_string())
     }
 
     fn bound(&self, path: &str, bounds: &CgroupBounds) -> Result<Vec<String>, String> {

@@ -90,7 +90,7 @@ pub trait PodCgroups: Send + Sync + 'static {
     /// A text for an event.
     fn ensure(&self, path: &str, resources: &LinuxResources) -> Result<(), String>;
 
-    /// Removes a pod's cgroup, which has no processes any more; one that is absent is a success.
+    /// Removes a pod's cgroup and kills what is left in it; one that is absent is a success. It blocks for milliseconds.
     ///
     /// # Errors
     /// A text for the log.

@@ -435,19 +435,21 @@ impl Worker {
         if let Err(error) = self.cx.volumes.tear_down(model::uid(&self.pod)).await {
             return Err(RuntimeError::Internal(error));
         }
-        self.remove_cgroup();
-        Ok(())
+        self.remove_cgroup().await
     }
 
-    fn remove_cgroup(&self) {
-        let Some(cgroups) = &self.cx.cgroups else { return };
-        // By its uid: of a pod that the API does not show any more the quality of service is not known.
-        let own = cgroups.pods().into_iter().filter(|(uid, _)| uid == model::uid(&self.pod));
-        for (_, path) in own {
-            if let Err(error) = cgroups.remove(&path) {
-                tracing::debug!(path, error, "the pod's cgroup could not be removed yet");
-            }
-        }
+    /// Processes that were killed keep a cgroup until the kernel has ended them, which takes its time on a busy machine: the pod stays
+    /// until its cgroup is gone, as in upstream's kubelet.
+    async fn remove_cgroup(&self) -> Result<(), RuntimeError> {
+        let Some(cgroups) = self.cx.cgroups.clone() else { return Ok(()) };
+        let uid = model::uid(&self.pod).to_owned();
+        let removed = tokio::task::spawn_blocking(move || {
+            // By its uid: of a pod that the API does not show any more the quality of service is not known.
+            let own = cgroups.pods().into_iter().filter(|(found, _)| *found == uid);
+            own.map(|(_, path)| cgroups.remove(&path)).fold(Ok(()), Result::and)
+        });
+        let removed = removed.await.map_err(|error| RuntimeError::Internal(error.to_string()))?;
+        removed.map_err(|error| RuntimeError::Internal(format!("the pod's cgroup: {error}")))
     }
 
     /// Removes what the runtime and the disk keep of a pod that the API does not show any more.
@@ -459,7 +461,11 @@ impl Worker {
                 }
             }
         }
-        self.remove_cgroup();
+        // What the runtime has removed last may have been in it.
+        while let Err(error) = self.remove_cgroup().await {
+            tracing::warn!(pod = model::display(&self.pod), %error, "the pod could not be removed");
+            kaji_runtime::time::sleep(&*self.cx.clock, RETRY).await;
+        }
         self.cx.probe_metrics.forget_pod(model::namespace(&self.pod), model::name(&self.pod));
         self.cx.remove_pod_dirs(&pod_ref(&self.pod));
     }

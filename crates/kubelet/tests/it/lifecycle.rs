@@ -1,11 +1,13 @@
 //! A pod from its binding to its deletion.
 
 use crate::fake::Fake;
-use kaji_containers::RuntimeError;
+use kaji_containers::{LinuxResources, RuntimeError};
+use kaji_kubelet::pods::context::PodCgroups;
 use kaji_kubelet::pods::core::Pod;
 use kaji_kubelet::pods::worker::{Desired, Ending, ShownAs, Worker};
 use serde_json::{Value, json};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering::SeqCst};
 use std::time::Duration;
 use tokio::sync::{Notify, watch};
 use tokio::task::JoinHandle;
@@ -386,6 +388,42 @@ async fn a_static_pod_s_status_is_written_to_each_of_its_mirrors() {
     tokio::time::timeout(Duration::from_secs(20), run.task).await.unwrap().unwrap();
     assert!(run.fake.runtime.running().is_empty());
     assert!(!*run.fake.api.deleted.lock().unwrap());
+}
+
+/// The cgroup of the pod `u`, which the kernel does not remove this many times.
+struct BusyCgroup(AtomicU32);
+
+impl PodCgroups for BusyCgroup {
+    fn ensure(&self, _: &str, _: &LinuxResources) -> Result<(), String> {
+        Ok(())
+    }
+    fn remove(&self, _: &str) -> Result<(), String> {
+        let busy = self.0.try_update(SeqCst, SeqCst, |left| left.checked_sub(1)).is_ok();
+        if busy { Err("resource busy".to_owned()) } else { Ok(()) }
+    }
+    fn pods(&self) -> Vec<(String, String)> {
+        vec![("u".to_owned(), "/kubepods/besteffort/podu".to_owned())]
+    }
+}
+
+#[tokio::test]
+async fn a_pod_stays_until_its_cgroup_is_removed() {
+    let mut pod = pod(json!({"containers": [{"name": "c", "image": "i"}]}));
+    let cgroups = Arc::new(BusyCgroup(AtomicU32::new(2)));
+    let mut fake = Fake::new();
+    Arc::get_mut(&mut fake.cx).unwrap().cgroups = Some(cgroups.clone());
+    let run = Run::start(fake, &pod);
+    run.until("ready", ready).await;
+    pod["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:07Z".into();
+    pod["metadata"]["deletionGracePeriodSeconds"] = 3.into();
+    run.change(&pod);
+    run.until("the first attempt", |_| cgroups.0.load(SeqCst) < 2).await;
+    assert!(!*run.fake.api.deleted.lock().unwrap());
+    let Run { fake, task, desired, .. } = run;
+    tokio::time::timeout(Duration::from_secs(20), task).await.unwrap().unwrap();
+    drop(desired);
+    assert_eq!(cgroups.0.load(SeqCst), 0);
+    assert!(*fake.api.deleted.lock().unwrap());
 }
 
 #[tokio::test]
