@@ -141,7 +141,7 @@ soon "pods go" shows "No resources found" k get pods
 soon "no process is left" eval "! pgrep -f '^$KAJI shim .*$work|^sh -c echo start >>/h/pod-'"
 soon "no mount is left" eval "! grep -q '$work/data' /proc/mounts"
 soon "no interface is left" eval "[[ -z \$(ip -o link show type veth | grep -vE 'uplink|far') ]]"
-soon "no cgroup of a pod is left" eval "[[ -z \$(find /sys/fs/cgroup -path '*kubepods*' -type d -name 'pod*') ]]"
+soon "no cgroup of a pod is left" no_cgroup_left
 soon "no directory of a pod, sandbox or container is left" eval "[[ -z \$(find $work/data -mindepth 1 \\( -path '*/kubelet/pods/*' -o -path '*/containers/sandboxes/*' -o -path '*/containers/containers/*' -o -path '*/leases/*' \\)) ]]"
 soon "no log is left" eval "[[ -z \$(find /var/log/pods /var/log/containers -mindepth 1) ]]"
 if command -v nft >/dev/null; then

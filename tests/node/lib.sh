@@ -19,6 +19,8 @@
 #   kill_containerd_shims   those of that containerd, and what they run
 #   nothing_of_pods DIRECTORY     whether a node's directory and the network namespace have nothing of a pod; for namespaces of nodes,
 #                                 $inside is the command that enters them
+#   no_cgroup_left          whether no cgroup of a pod is left that was not there when make_work was called; prints those that are, and
+#                           what is in them
 #   no_rules ADDRESS...           whether no rule or set of the network namespace names one of these
 #   conclude NAME CODE      kills the shims that are left, removes $work, prints the counts and ends the walk
 # shellcheck shell=bash
@@ -58,8 +60,21 @@ make_uplink() {
   ip route add default via 198.51.100.1
 }
 
+pod_cgroups() { { find /sys/fs/cgroup -path '*kubepods*' -type d -name 'pod*' 2>/dev/null || true; } | sort; }
+
+# Cgroups are the machine's: other nodes may have left some.
+no_cgroup_left() {
+  local left
+  left=$(comm -13 "$work/cgroups" <(pod_cgroups))
+  [[ -n $left ]] || return 0
+  # shellcheck disable=SC2086
+  find $left -name cgroup.procs -print -exec cat {} \;
+  return 1
+}
+
 make_work() {
   work=$(mktemp -d)
+  pod_cgroups >"$work/cgroups"
   export KUBECONFIG=$work/kubeconfig NO_PROXY='*' no_proxy='*'
 }
 

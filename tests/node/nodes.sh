@@ -253,15 +253,12 @@ unset 'process[c]'
 k delete node c >/dev/null
 # The pod garbage collector takes them only when the node was missing for 40 s.
 k delete pods --field-selector spec.nodeName=c --force --grace-period 0 >/dev/null 2>&1
-uids=$(k get pods -o 'jsonpath={range .items[*]}{.metadata.uid}{"\n"}{end}')
 mapfile -t addresses < <(k get pods -o 'jsonpath={range .items[*]}{.status.podIP}{"\n"}{end}' | grep .)
 k delete service web >/dev/null
 k delete pods --all --now >/dev/null
 soon "pods go" shows "No resources found" k get pods
 none_left() { ! pgrep -f "^$KAJI shim .*$work" && ! grep -q "$work" /proc/mounts; }
 soon "no process or mount is left" none_left
-# Other nodes of the machine may have pods.
-no_cgroup_left() { [[ -z $(find /sys/fs/cgroup -path '*kubepods*' -type d -name 'pod*' | grep -F "$uids") ]]; }
 soon "no cgroup of a pod is left" no_cgroup_left
 for each in a b; do
   # shellcheck disable=SC2034

@@ -165,8 +165,6 @@ k delete pods --all --now >/dev/null
 soon "pods go" shows "No resources found" k get pods
 none_left() { ! pgrep -f "^$KAJI shim" && ! grep -q "$work" /proc/mounts && [[ -z $(ip -o link show type veth | grep -vE "uplink|far") ]]; }
 soon "no process, mount or interface is left" none_left
-# What is left is printed, and what is in it.
-no_cgroup_left() { ! find /sys/fs/cgroup -path '*kubepods*' -type d -name 'pod*' -print -exec sh -c 'cat "$0"/cgroup.procs "$0"/*/cgroup.procs' {} \; 2>/dev/null | grep .; }
 soon "the volume outlives its pods" grep -q after "$work/local/new"
 soon "no cgroup of a pod is left" no_cgroup_left
 no_log_left() { [[ -z $(find /var/log/pods -mindepth 1) ]]; }

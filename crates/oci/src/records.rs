@@ -149,6 +149,12 @@ pub fn start_time(pid: i32) -> Option<u64> {
     fields.nth(18)?.parse().ok()
 }
 
+/// The parent of a process.
+pub fn parent(pid: i32) -> Option<i32> {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    fields_after_name(&stat)?.nth(1)?.parse().ok()
+}
+
 /// How a process ended, as wait(2) shows it; `None` unless it has ended and was not collected by its parent yet.
 pub fn uncollected_status(pid: i32) -> Option<i32> {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;

@@ -313,6 +313,9 @@ impl Inner {
         }) else {
             return Ok(());
         };
+        if exit.borrow().is_some() {
+            return Ok(());
+        }
         if !runs && !record.started {
             let reason = "ContainerCannotRun";
             let exit = ExitRecord {

@@ -540,6 +540,8 @@ impl Shim {
         if let Some(namespace) = &self.mounts {
             strays::kill_in(namespace);
         }
+        // After the record the manager removes what the container had: nothing may make it anew.
+        strays::kill_children();
         for output in &mut self.outputs {
             output.drain(self.log.as_mut());
         }

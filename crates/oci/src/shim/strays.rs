@@ -1,8 +1,12 @@
-//! Processes that a container leaves when its first one ends, where it has no cgroup by which they are found: in a pid namespace that it
-//! shares, the kernel does not end them.
+//! Processes that a container leaves when its first one ends, and that neither the kernel nor its cgroup ends.
 //!
-//! They are found by the container's mount namespace, which no other container has.
+//! - Where it has no cgroup, those in a pid namespace that it shares. They are found by the container's mount namespace, which no other
+//!   container has.
+//! - Those that are being built for an exec. They have not entered the container yet, and would make its cgroup anew after it was
+//!   removed; and they hold the shim's socket and lock. They are children of the shim, or become such.
 
+use crate::records;
+use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
 use rustix::process::{Pid, Signal, kill_process};
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -10,6 +14,8 @@ use std::time::Duration;
 
 /// New processes are looked for so often at most.
 const ROUNDS: u32 = 100;
+/// As long as a killed process may take to end on a busy machine, in milliseconds.
+const CHILDREN_ROUNDS: u32 = 2000;
 
 /// What names the mount namespace of a process.
 pub fn mount_namespace(pid: i32) -> Option<PathBuf> {
@@ -41,6 +47,27 @@ pub fn kill_in(namespace: &Path) {
         if round > 0 {
             std::thread::sleep(Duration::from_millis(1));
         }
+    }
+}
+
+/// Kills this process's children, and what is orphaned to it by that, and collects them. Nothing tells how they have ended.
+pub fn kill_children() {
+    let own = rustix::process::getpid().as_raw_nonzero().get();
+    for _ in 0..CHILDREN_ROUNDS {
+        loop {
+            match waitpid(None, Some(WaitPidFlag::WNOHANG)) {
+                Ok(WaitStatus::StillAlive) => break,
+                Ok(_) | Err(nix::errno::Errno::EINTR) => {}
+                Err(_) => return,
+            }
+        }
+        let named = fs::read_dir("/proc").into_iter().flatten().flatten();
+        let pids = named.filter_map(|entry| entry.file_name().to_str()?.parse::<i32>().ok());
+        for pid in pids.filter(|pid| records::parent(*pid) == Some(own)).filter_map(Pid::from_raw) {
+            // It may have ended since.
+            let _ = kill_process(pid, Signal::KILL);
+        }
+        std::thread::sleep(Duration::from_millis(1));
     }
 }
 

@@ -11,6 +11,7 @@ mod common;
 mod confinement;
 mod devices;
 mod escapes;
+mod late_exec;
 mod lifecycle;
 mod recovery;
 mod streams;
