@@ -11,6 +11,7 @@
 //! Invariants: nothing is set in a stage once it is made; a start that fails after the store is opened closes it.
 
 mod control_loops;
+mod hooks;
 mod several_servers;
 
 pub(crate) use control_loops::{ControlLoopConfig, ControlLoops, LoopMetrics};
@@ -20,6 +21,7 @@ use crate::{
     environment::Environment,
 };
 use futures_util::future::OptionFuture;
+use hooks::Hooks;
 use kaji_access::{Authn, Authz, audit, front_proxy, kubelet_client, tls, without_anonymous_administrators};
 use kaji_admission::Deps as PluginDeps;
 use kaji_aggregator::Aggregator;
@@ -362,6 +364,7 @@ impl Bootstrapped {
             metrics,
             (address, &storage, refusals),
         );
+        let hooks = Hooks::add_to(&stack.health, settings.has_other_servers());
         let (listener, front) = listener.unzip();
         let mut background = Background { tasks: JoinSet::new(), stopped: stopped.clone() };
         let drained = background.listen(&settings, listener, front.clone(), &stack).await?;
@@ -381,6 +384,8 @@ impl Bootstrapped {
         let parts = (token_signer, loop_metrics, authentication, decisions);
         let loop_config = settings.into_loop_config(address, &stack, &certificates, parts);
         let control_loops = loop_config.start(&left);
+        let presence = several_servers::start(&loop_config, presence, allocation, address, &left);
+        hooks.done();
         Ok(Cluster {
             stack,
             pki: Pki::clone(&pki),
@@ -390,7 +395,7 @@ impl Bootstrapped {
             leave,
             stop,
             drained,
-            presence: several_servers::start(&loop_config, presence, allocation, address, &left),
+            presence,
             loop_config,
             control_loops,
             tasks: background.tasks,

@@ -58,7 +58,10 @@ fn shim_of(bundle: &Path) -> i32 {
 async fn an_exec_that_begins_while_the_container_ends_leaves_nothing() {
     let own = std::process::id();
     if !Path::new(&format!("/proc/{own}/task/{own}/children")).exists() {
-        return kaji_testing::skip::skipped("late-exec", "the kernel does not list the children of processes");
+        return kaji_testing::skip::skipped(
+            "late-exec",
+            "the kernel does not list the children of processes",
+        );
     }
     let Some(node) = node("late-exec").await else { return };
     let mut stopped = None;

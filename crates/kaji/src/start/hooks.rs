@@ -1,0 +1,99 @@
+//! Upstream's start hooks as health checks of this server: monitors and upstream's own tests ask for them by name.
+//!
+//! Invariant: a check passes from when on what its hook does upstream is done here. The stages before the listener are done when a request
+//! can ask; what runs in the background is when [`Hooks::done`] was called. Hooks of what this server does not do are absent.
+//! Source: kube-apiserver 1.37, `/readyz?verbose`, in its order.
+
+use kaji_server::Health;
+use std::sync::{
+    Arc,
+    atomic::{AtomicBool, Ordering},
+};
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Of {
+    /// The stages up to `Bootstrapped`.
+    Stages,
+    /// Background tasks and control loops.
+    Tasks,
+    /// Tasks of a server that may have others beside it.
+    SeveralServers,
+}
+
+const HOOKS: [(&str, Of); 30] = [
+    ("poststarthook/start-apiserver-admission-initializer", Of::Stages),
+    ("poststarthook/generic-apiserver-start-informers", Of::Stages),
+    ("poststarthook/priority-and-fairness-config-consumer", Of::Tasks),
+    ("poststarthook/priority-and-fairness-filter", Of::Stages),
+    ("poststarthook/storage-object-count-tracker-hook", Of::Stages),
+    ("poststarthook/start-apiextensions-informers", Of::Stages),
+    ("poststarthook/start-apiextensions-controllers", Of::Stages),
+    ("poststarthook/crd-informer-synced", Of::Stages),
+    ("poststarthook/start-system-namespaces-controller", Of::Tasks),
+    ("poststarthook/start-cluster-authentication-info-controller", Of::Tasks),
+    ("poststarthook/start-kube-apiserver-identity-lease-controller", Of::SeveralServers),
+    ("poststarthook/start-kube-apiserver-identity-lease-garbage-collector", Of::SeveralServers),
+    ("poststarthook/storage-readiness", Of::Stages),
+    ("poststarthook/start-legacy-token-tracking-controller", Of::Tasks),
+    ("poststarthook/start-service-ip-repair-controllers", Of::Tasks),
+    ("poststarthook/rbac/bootstrap-roles", Of::Stages),
+    ("poststarthook/scheduling/bootstrap-system-priority-classes", Of::Stages),
+    ("poststarthook/priority-and-fairness-config-producer", Of::Stages),
+    ("poststarthook/bootstrap-controller", Of::Tasks),
+    ("poststarthook/start-kubernetes-service-cidr-controller", Of::Tasks),
+    ("poststarthook/aggregator-reload-proxy-client-cert", Of::Tasks),
+    ("poststarthook/start-kube-aggregator-informers", Of::Tasks),
+    ("poststarthook/apiservice-status-local-available-controller", Of::Tasks),
+    ("poststarthook/apiservice-status-remote-available-controller", Of::Tasks),
+    ("poststarthook/apiservice-registration-controller", Of::Tasks),
+    ("poststarthook/apiservice-discovery-controller", Of::Tasks),
+    ("poststarthook/kube-apiserver-autoregistration", Of::Stages),
+    ("autoregister-completion", Of::Stages),
+    ("poststarthook/apiservice-openapi-controller", Of::Tasks),
+    ("poststarthook/apiservice-openapiv3-controller", Of::Tasks),
+];
+
+/// Whether the tasks run.
+pub(super) struct Hooks(Arc<AtomicBool>);
+
+impl Hooks {
+    /// Adds the checks to a server's.
+    pub fn add_to(health: &Health, several_servers: bool) -> Hooks {
+        let hooks = Hooks(Arc::default());
+        for (name, of) in HOOKS.into_iter().filter(|(_, of)| several_servers || *of != Of::SeveralServers) {
+            let tasks = (of != Of::Stages).then(|| hooks.0.clone());
+            let done = move || match &tasks {
+                Some(run) if !run.load(Ordering::Acquire) => Err("not finished".to_owned()),
+                _ => Ok(()),
+            };
+            health.add_start(name, Arc::new(done));
+        }
+        hooks
+    }
+
+    /// The tasks have been started.
+    pub fn done(&self) {
+        self.0.store(true, Ordering::Release);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use kaji_meta::Query;
+
+    #[tokio::test]
+    async fn hooks_of_tasks_pass_once_these_run() {
+        let health = Health::default();
+        let hooks = Hooks::add_to(&health, false);
+        let ask = async |check| health.serve("readyz", check, &Query::default()).await.map(|(code, _)| code);
+        assert_eq!(ask("poststarthook/rbac/bootstrap-roles").await, Some(200));
+        assert_eq!(ask("poststarthook/bootstrap-controller").await, Some(500));
+        assert_eq!(ask("").await, Some(500));
+        hooks.done();
+        assert_eq!(ask("poststarthook/bootstrap-controller").await, Some(200));
+        assert_eq!(ask("").await, Some(200));
+        let identity = "poststarthook/start-kube-apiserver-identity-lease-controller";
+        assert_eq!(ask(identity).await, None, "there is no such task");
+    }
+}
