@@ -23,7 +23,7 @@ patience=60
 make_image sh cat echo sleep httpd hostname nc test touch kill true
 "$KAJI_PREVIOUS" image --data-dir "$work/data" import "$work/busybox.tar" example.com/busybox:1 --cmd /bin/sh >/dev/null
 
-# make NAME: pods whose containers differ in what a shim is told of them.
+# make NAME: pods with containers that a shim treats differently.
 make() {
   k apply -f - >/dev/null <<Y
 apiVersion: v1

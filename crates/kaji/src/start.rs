@@ -11,7 +11,6 @@
 //! Invariants: nothing is set in a stage once it is made; a start that fails after the store is opened closes it.
 
 mod control_loops;
-mod hooks;
 mod several_servers;
 
 pub(crate) use control_loops::{ControlLoopConfig, ControlLoops, LoopMetrics};
@@ -21,7 +20,6 @@ use crate::{
     environment::Environment,
 };
 use futures_util::future::OptionFuture;
-use hooks::Hooks;
 use kaji_access::{Authn, Authz, audit, front_proxy, kubelet_client, tls, without_anonymous_administrators};
 use kaji_admission::Deps as PluginDeps;
 use kaji_aggregator::Aggregator;
@@ -47,7 +45,7 @@ use kaji_refusals::{Limits, Refusals};
 use kaji_resource::Api;
 use kaji_server::{
     Audit, Authentication, BodyMemory, Certificates, Connector, Discovery, FlowControl, Health,
-    Impersonation, Listener, Metrics, OpenApi, Shutdown, Stack, TlsConfigHandle, ZPages,
+    Impersonation, Listener, Metrics, OpenApi, Shutdown, Stack, StartHooks, TlsConfigHandle, ZPages,
     cluster_authentication_trust, legacy_token_tracking,
     pki::{Pki, PkiError},
 };
@@ -301,7 +299,7 @@ impl ListenerBound {
         let kept = KeptObjects::new(options, settings.service_ip, advertise, settings.has_other_servers());
         let facts = bootstrap::Facts {
             kept: &kept,
-            url: &server_url(self.address),
+            url: &format!("https://{}", client_address(self.address)),
             root_ca: &certificates.trust(),
             authentication: &authentication,
             now: settings.clock.now(),
@@ -364,7 +362,7 @@ impl Bootstrapped {
             metrics,
             (address, &storage, refusals),
         );
-        let hooks = Hooks::add_to(&stack.health, settings.has_other_servers());
+        let hooks = StartHooks::add_to(&stack.health, settings.has_other_servers());
         let (listener, front) = listener.unzip();
         let mut background = Background { tasks: JoinSet::new(), stopped: stopped.clone() };
         let drained = background.listen(&settings, listener, front.clone(), &stack).await?;
@@ -589,10 +587,6 @@ impl Background {
         }
         self.tasks.spawn(encryption.follow(raw_store, self.stopped.clone()));
     }
-}
-
-fn server_url(address: SocketAddr) -> String {
-    format!("https://{}", client_address(address))
 }
 
 fn weak_api(engine: &Arc<Engine>) -> Weak<dyn Api> {

@@ -28,7 +28,7 @@ mod system_logs;
 mod usage;
 
 pub use lookup::NodePods;
-pub(crate) use metrics::resource as resource_metrics;
+pub(crate) use metrics::{kubelet as kubelet_metrics, resource as resource_metrics};
 pub use node_api::NodeApi;
 pub use request::{Handler, KubeletRequest};
 use request::{ServerBody, Sessions};

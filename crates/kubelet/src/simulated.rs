@@ -14,6 +14,7 @@ pub mod faults;
 pub mod files;
 mod fleet;
 mod history;
+mod kubelet_metrics;
 mod leases;
 mod listeners;
 mod metrics;

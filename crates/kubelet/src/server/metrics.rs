@@ -3,5 +3,5 @@
 //! `resource` and `cadvisor` show a reading of what is used, `kubelet` what the kubelet counts of itself.
 
 pub(in crate::server) mod cadvisor;
-pub(in crate::server) mod kubelet;
+pub(crate) mod kubelet;
 pub(crate) mod resource;

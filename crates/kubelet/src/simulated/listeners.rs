@@ -5,7 +5,7 @@
 //! - At most [`MAX_LISTENERS`] nodes have a listener, so that a large fleet leaves the server its file descriptors. The
 //!   others report an address and a port where nothing listens.
 
-use super::{api::NodeApi, fleet::Fleet, metrics, pods::Pods, usage::Meters};
+use super::{api::NodeApi, fleet::Fleet, kubelet_metrics, metrics, pods::Pods, usage::Meters};
 use crate::server::{KubeletServerConfig, request::PLAIN};
 use kaji_exposition::CONTENT_TYPE;
 use kaji_meta::Clock;
@@ -87,12 +87,17 @@ async fn listen(index: usize) -> io::Result<TcpListener> {
 /// A page's content type and text, by its path.
 pub(super) type PagesOf = Box<dyn Fn(&str) -> Option<(&'static str, String)> + Send + Sync>;
 
-/// `/healthz` and `/metrics/resource`.
+/// `/healthz`, `/metrics` and `/metrics/resource`.
 fn pages(node: String, informers: &Arc<Informers>, clock: Arc<dyn Clock>) -> PagesOf {
     let (nodes, pods) = (informers.get::<Node>(), informers.get::<Pod>());
     let (meters, began) = (Mutex::new(Meters::default()), clock.now());
     Box::new(move |path: &str| match path {
         "/healthz" | "/healthz/ping" | "/healthz/log" | "/healthz/syncloop" => Some((PLAIN, "ok".into())),
+        "/metrics" => {
+            let pods = pods.snapshot();
+            let own = pods.iter().map(|pod| &**pod).filter(|pod| pod.spec.node_name == node);
+            Some((CONTENT_TYPE, kubelet_metrics::page(&node, own)))
+        }
         "/metrics/resource" => {
             let mut meters = meters.lock().unwrap_or_else(PoisonError::into_inner);
             // Read under the lock, so that meters never see time go back.

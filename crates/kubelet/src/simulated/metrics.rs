@@ -54,7 +54,7 @@ pub fn page<'a>(
 }
 
 /// The containers of a running pod that have not ended; of those for the start, only sidecars go on.
-fn running(pod: &Pod) -> impl Iterator<Item = &Container> {
+pub(super) fn running(pod: &Pod) -> impl Iterator<Item = &Container> {
     let ended = |c: &Container| {
         let statuses = pod.status.container_statuses.iter().chain(&pod.status.init_container_statuses);
         statuses.filter(|s| *s.name == *c.name).any(|s| s.state.terminated.is_some())

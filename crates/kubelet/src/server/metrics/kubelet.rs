@@ -150,22 +150,29 @@ pub(in crate::server) struct Counted<'a> {
 /// The page.
 pub(in crate::server) fn page(counted: &Counted<'_>) -> String {
     let mut page = Page::default();
-    pods(&mut page, counted.pods);
     page.family(REQUESTS, counted.requests.samples());
-    page.family(NODE, [one(labels(&[("node", &counted.cx.config.node_name)]), 1.0)]);
     let states = [
         ("created", ContainerState::Created),
         ("exited", ContainerState::Exited),
         ("running", ContainerState::Running),
         ("unknown", ContainerState::Unknown),
     ];
-    let in_state = states.into_iter().map(|(name, state)| {
-        let count = counted.containers.iter().filter(|c| c.state == state).count();
-        one(labels(&[("container_state", name)]), count as f64)
-    });
-    page.family(CONTAINERS, in_state.filter(|s| s.value > 0.0));
-    let ready = counted.sandboxes.iter().filter(|s| s.state == PodSandboxState::Ready).count();
-    page.single(PODS, ready as f64);
+    let in_state =
+        states.map(|(name, state)| (name, counted.containers.iter().filter(|c| c.state == state).count()));
+    let active = |pod: &&Arc<Pod>| !model::is_terminal(pod);
+    let is_static = |pod: &&Arc<Pod>| static_pods::mirrored(pod).is_some();
+    let pods = counted.pods.iter();
+    let counts = Counts {
+        desired: pods.len(),
+        desired_static: pods.clone().filter(is_static).count(),
+        active: pods.clone().filter(active).count(),
+        active_static: pods.clone().filter(active).filter(is_static).count(),
+        sandboxes: counted.sandboxes.iter().filter(|s| s.state == PodSandboxState::Ready).count(),
+        containers: in_state.into(),
+    };
+    self::counts(&mut page, &counted.cx.config.node_name, &counts);
+    let ephemeral: usize = pods.map(|pod| model::ephemeral_containers(pod).len()).sum();
+    page.single(EPHEMERAL, ephemeral as f64);
     page.build_info();
     let version = if Path::new("/sys/fs/cgroup/cgroup.controllers").exists() { 2.0 } else { 1.0 };
     page.single(CGROUPS, version);
@@ -190,20 +197,37 @@ fn one(labels: String, value: f64) -> Sample {
     Sample { labels, value, at: None }
 }
 
-/// Pods by where they come from, and what they have.
-fn pods(page: &mut Page, pods: &[Arc<Pod>]) {
-    let is_static = |pod: &Arc<Pod>| static_pods::mirrored(pod).is_some();
-    let active = |pod: &&Arc<Pod>| !model::is_terminal(pod);
-    for (family, all) in
-        [(DESIRED, pods.iter().collect::<Vec<_>>()), (ACTIVE, pods.iter().filter(active).collect())]
+/// What a node counts, real or simulated.
+#[derive(Default)]
+pub(crate) struct Counts {
+    /// Pods that are bound to it.
+    pub desired: usize,
+    /// Of these, those of files.
+    pub desired_static: usize,
+    /// Pods that are not over.
+    pub active: usize,
+    /// Of these, those of files.
+    pub active_static: usize,
+    /// Those that run.
+    pub sandboxes: usize,
+    /// By state; those of a state that none is in are not shown.
+    pub containers: Vec<(&'static str, usize)>,
+}
+
+/// Adds these to a page.
+pub(crate) fn counts(page: &mut Page, node: &str, counts: &Counts) {
+    page.family(NODE, [one(labels(&[("node", node)]), 1.0)]);
+    for (family, all, of_files) in
+        [(DESIRED, counts.desired, counts.desired_static), (ACTIVE, counts.active, counts.active_static)]
     {
-        let of_files = all.iter().filter(|pod| is_static(pod)).count();
-        let samples = [("", all.len() - of_files), ("true", of_files)];
+        let samples = [("", all - of_files), ("true", of_files)];
         page.family(family, samples.map(|(from, count)| one(labels(&[("static", from)]), count as f64)));
     }
-    page.single(MIRRORS, pods.iter().filter(|pod| is_static(pod)).count() as f64);
-    let ephemeral: usize = pods.iter().map(|pod| model::ephemeral_containers(pod).len()).sum();
-    page.single(EPHEMERAL, ephemeral as f64);
+    page.single(MIRRORS, counts.desired_static as f64);
+    let in_state = counts.containers.iter().filter(|(_, count)| *count > 0);
+    let in_state = in_state.map(|(state, count)| one(labels(&[("container_state", state)]), *count as f64));
+    page.family(CONTAINERS, in_state);
+    page.single(PODS, counts.sandboxes as f64);
 }
 
 /// Plug-ins for credentials.

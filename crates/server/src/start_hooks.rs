@@ -1,10 +1,10 @@
 //! Upstream's start hooks as health checks of this server: monitors and upstream's own tests ask for them by name.
 //!
 //! Invariant: a check passes from when on what its hook does upstream is done here. The stages before the listener are done when a request
-//! can ask; what runs in the background is when [`Hooks::done`] was called. Hooks of what this server does not do are absent.
+//! can ask; what runs in the background is when [`StartHooks::done`] was called. Hooks of what this server does not do are absent.
 //! Source: kube-apiserver 1.37, `/readyz?verbose`, in its order.
 
-use kaji_server::Health;
+use crate::Health;
 use std::sync::{
     Arc,
     atomic::{AtomicBool, Ordering},
@@ -12,7 +12,7 @@ use std::sync::{
 
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Of {
-    /// The stages up to `Bootstrapped`.
+    /// The stages before the listener.
     Stages,
     /// Background tasks and control loops.
     Tasks,
@@ -54,12 +54,12 @@ const HOOKS: [(&str, Of); 30] = [
 ];
 
 /// Whether the tasks run.
-pub(super) struct Hooks(Arc<AtomicBool>);
+pub struct StartHooks(Arc<AtomicBool>);
 
-impl Hooks {
-    /// Adds the checks to a server's.
-    pub fn add_to(health: &Health, several_servers: bool) -> Hooks {
-        let hooks = Hooks(Arc::default());
+impl StartHooks {
+    /// Adds the checks to a server's, which may have others beside it.
+    pub fn add_to(health: &Health, several_servers: bool) -> StartHooks {
+        let hooks = StartHooks(Arc::default());
         for (name, of) in HOOKS.into_iter().filter(|(_, of)| several_servers || *of != Of::SeveralServers) {
             let tasks = (of != Of::Stages).then(|| hooks.0.clone());
             let done = move || match &tasks {
@@ -85,7 +85,7 @@ mod tests {
     #[tokio::test]
     async fn hooks_of_tasks_pass_once_these_run() {
         let health = Health::default();
-        let hooks = Hooks::add_to(&health, false);
+        let hooks = StartHooks::add_to(&health, false);
         let ask = async |check| health.serve("readyz", check, &Query::default()).await.map(|(code, _)| code);
         assert_eq!(ask("poststarthook/rbac/bootstrap-roles").await, Some(200));
         assert_eq!(ask("poststarthook/bootstrap-controller").await, Some(500));
