@@ -45,7 +45,7 @@ use kaji_refusals::{Limits, Refusals};
 use kaji_resource::Api;
 use kaji_server::{
     Audit, Authentication, BodyMemory, Certificates, Connector, Discovery, FlowControl, Health,
-    Impersonation, Listener, Metrics, OpenApi, Shutdown, Stack, StartHooks, TlsConfigHandle, ZPages,
+    Impersonation, Listener, Metrics, OpenApi, Shutdown, Stack, TlsConfigHandle, ZPages,
     cluster_authentication_trust, legacy_token_tracking,
     pki::{Pki, PkiError},
 };
@@ -362,7 +362,6 @@ impl Bootstrapped {
             metrics,
             (address, &storage, refusals),
         );
-        let hooks = StartHooks::add_to(&stack.health, settings.has_other_servers());
         let (listener, front) = listener.unzip();
         let mut background = Background { tasks: JoinSet::new(), stopped: stopped.clone() };
         let drained = background.listen(&settings, listener, front.clone(), &stack).await?;
@@ -382,8 +381,6 @@ impl Bootstrapped {
         let parts = (token_signer, loop_metrics, authentication, decisions);
         let loop_config = settings.into_loop_config(address, &stack, &certificates, parts);
         let control_loops = loop_config.start(&left);
-        let presence = several_servers::start(&loop_config, presence, allocation, address, &left);
-        hooks.done();
         Ok(Cluster {
             stack,
             pki: Pki::clone(&pki),
@@ -393,7 +390,7 @@ impl Bootstrapped {
             leave,
             stop,
             drained,
-            presence,
+            presence: several_servers::start(&loop_config, presence, allocation, address, &left),
             loop_config,
             control_loops,
             tasks: background.tasks,
@@ -485,6 +482,7 @@ fn stack(
     stack.health.wait_for_engine(&stack.engine);
     stack.health.begin_grace(options.startup.livez_grace);
     storage.encryption.add_check(&stack.health);
+    stack.health.add_start_hooks(settings.has_other_servers());
     stack
 }
 

@@ -47,6 +47,8 @@ pub struct Health {
     /// Until when `/livez` passes checks of the start.
     grace: Mutex<Option<Instant>>,
     stopping: AtomicBool,
+    /// Whether background tasks and control loops run, which some hooks of the start stand for.
+    pub(crate) tasks_run: Arc<AtomicBool>,
     slis: Slis,
 }
 

@@ -75,7 +75,6 @@ pub use route::{RequestInfo, Target, Undetermined};
 pub use serving_certificates::Certificates;
 pub use shutdown::{GoawayChance, Shutdown, ShutdownOptions};
 pub use stack::{Stack, StackError};
-pub use start_hooks::StartHooks;
 pub use tls::{TlsCurve, TlsOptions, TlsSuite, TlsVersion, tls};
 pub use tokio_rustls::TlsAcceptor;
 pub use zpages::{FlagValues, ZPage, ZPages};

@@ -1,14 +1,11 @@
 //! Upstream's start hooks as health checks of this server: monitors and upstream's own tests ask for them by name.
 //!
 //! Invariant: a check passes from when on what its hook does upstream is done here. The stages before the listener are done when a request
-//! can ask; what runs in the background is when [`StartHooks::done`] was called. Hooks of what this server does not do are absent.
+//! can ask; what runs in the background is when [`Health::tasks_started`] was called. Hooks of what this server does not do are absent.
 //! Source: kube-apiserver 1.37, `/readyz?verbose`, in its order.
 
 use crate::Health;
-use std::sync::{
-    Arc,
-    atomic::{AtomicBool, Ordering},
-};
+use std::sync::{Arc, atomic::Ordering};
 
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Of {
@@ -53,27 +50,22 @@ const HOOKS: [(&str, Of); 30] = [
     ("poststarthook/apiservice-openapiv3-controller", Of::Tasks),
 ];
 
-/// Whether the tasks run.
-pub struct StartHooks(Arc<AtomicBool>);
-
-impl StartHooks {
-    /// Adds the checks to a server's, which may have others beside it.
-    pub fn add_to(health: &Health, several_servers: bool) -> StartHooks {
-        let hooks = StartHooks(Arc::default());
+impl Health {
+    /// Adds the checks, of a server that may have others beside it or not.
+    pub fn add_start_hooks(&self, several_servers: bool) {
         for (name, of) in HOOKS.into_iter().filter(|(_, of)| several_servers || *of != Of::SeveralServers) {
-            let tasks = (of != Of::Stages).then(|| hooks.0.clone());
+            let tasks = (of != Of::Stages).then(|| self.tasks_run.clone());
             let done = move || match &tasks {
                 Some(run) if !run.load(Ordering::Acquire) => Err("not finished".to_owned()),
                 _ => Ok(()),
             };
-            health.add_start(name, Arc::new(done));
+            self.add_start(name, Arc::new(done));
         }
-        hooks
     }
 
-    /// The tasks have been started.
-    pub fn done(&self) {
-        self.0.store(true, Ordering::Release);
+    /// Background tasks and control loops run from now on.
+    pub fn tasks_started(&self) {
+        self.tasks_run.store(true, Ordering::Release);
     }
 }
 
@@ -85,12 +77,12 @@ mod tests {
     #[tokio::test]
     async fn hooks_of_tasks_pass_once_these_run() {
         let health = Health::default();
-        let hooks = StartHooks::add_to(&health, false);
+        health.add_start_hooks(false);
         let ask = async |check| health.serve("readyz", check, &Query::default()).await.map(|(code, _)| code);
         assert_eq!(ask("poststarthook/rbac/bootstrap-roles").await, Some(200));
         assert_eq!(ask("poststarthook/bootstrap-controller").await, Some(500));
         assert_eq!(ask("").await, Some(500));
-        hooks.done();
+        health.tasks_started();
         assert_eq!(ask("poststarthook/bootstrap-controller").await, Some(200));
         assert_eq!(ask("").await, Some(200));
         let identity = "poststarthook/start-kube-apiserver-identity-lease-controller";

@@ -329,8 +329,11 @@ impl PodCgroups for KernelCgroups {
 
     fn remove(&self, path: &str) -> Result<(), String> {
         // One hierarchy that refuses does not keep the others.
-        let removed = self.roots().into_iter().map(|root| remove(&root.join(path.trim_start_matches('/'))));
-        removed.fold(Ok(()), |all, one| all.and(one)).map_err(|e| e.to_string())
+        let mut all = Ok(());
+        for root in self.roots() {
+            all = all.and(remove(&root.join(path.trim_start_matches('/'))));
+        }
+        all.map_err(|e| e.to_string())
     }
 
     fn bound(&self, path: &str, bounds: &CgroupBounds) -> Result<Vec<String>, String> {

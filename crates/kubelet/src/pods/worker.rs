@@ -445,8 +445,8 @@ impl Worker {
         let uid = model::uid(&self.pod).to_owned();
         let removed = tokio::task::spawn_blocking(move || {
             // By its uid: of a pod that the API does not show any more the quality of service is not known.
-            let own = cgroups.pods().into_iter().filter(|(found, _)| *found == uid);
-            own.map(|(_, path)| cgroups.remove(&path)).fold(Ok(()), Result::and)
+            let mut own = cgroups.pods().into_iter().filter(|(found, _)| *found == uid);
+            own.try_for_each(|(_, path)| cgroups.remove(&path))
         });
         let removed = removed.await.map_err(|error| RuntimeError::Internal(error.to_string()))?;
         removed.map_err(|error| RuntimeError::Internal(format!("the pod's cgroup: {error}")))

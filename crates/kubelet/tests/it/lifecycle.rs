@@ -398,7 +398,7 @@ impl PodCgroups for BusyCgroup {
         Ok(())
     }
     fn remove(&self, _: &str) -> Result<(), String> {
-        let busy = self.0.try_update(SeqCst, SeqCst, |left| left.checked_sub(1)).is_ok();
+        let busy = self.0.fetch_update(SeqCst, SeqCst, |left| left.checked_sub(1)).is_ok();
         if busy { Err("resource busy".to_owned()) } else { Ok(()) }
     }
     fn pods(&self) -> Vec<(String, String)> {
