@@ -79,9 +79,9 @@ impl Accept {
     }
 }
 
-/// Authorizes the creation by a user that may update or patch: called only when there is nothing to change, and an
-/// apply (or an update of the few kinds for which that is so) would create it. Of a connection that GET opens: called
-/// where the right to create is needed besides.
+/// Authorizes the creation by a user that may update or patch: called only when the object is not there, and an apply (or an
+/// update of the few kinds for which that is so) would create it. Of a connection that GET opens: called where the right to
+/// create is needed besides.
 pub trait CreateAuthorizer: fmt::Debug + Send + Sync {
     /// Whether what the request names may be created.
     ///

@@ -331,6 +331,43 @@ async fn follows_a_rollout_to_what_refuses_its_pods() {
 }
 
 #[tokio::test]
+async fn says_what_a_quota_refuses_pods_for() {
+    let deployment = |name: &str, refusal: &str| {
+        let message = format!("pods \"{name}-1-\" is forbidden: {refusal}");
+        json!({"kind": "Deployment", "name": name, "spec": {"replicas": 3, "template": {"spec": {}}}, "status": {
+            "conditions": [{"type": "ReplicaFailure", "status": "True", "reason": "FailedCreate", "message": message}]}})
+    };
+    let server = fixture(&[
+        deployment(
+            "large",
+            "exceeded quota: q, requested: requests.cpu=2, used: requests.cpu=3, limited: requests.cpu=4",
+        ),
+        deployment("silent", "failed quota: q: must specify requests.cpu for: main"),
+        deployment("former", "exceeded quota: gone, requested: pods=1, used: pods=2, limited: pods=2"),
+        json!({"kind": "ResourceQuota", "name": "other", "status": {"hard": {"secrets": "2"}, "used": {"secrets": "2"}}}),
+        json!({"kind": "ResourceQuota", "name": "q",
+            "status": {"hard": {"pods": "9", "requests.cpu": "4"}, "used": {"pods": "3", "requests.cpu": "3"}}}),
+    ]);
+    let mut text = String::new();
+    for subject in ["deployment/large", "deployment/silent", "deployment/former"] {
+        text += &server.why(subject).await;
+    }
+    expect![[r#"
+        Deployment d/large: its pods are refused
+          known    condition ReplicaFailure is True (FailedCreate): pods "large-1-" is forbidden: exceeded quota: q, requested: requests.cpu=2, used: requests.cpu=3, limited: requests.cpu=4
+          known    ResourceQuota q: requests.cpu: used 3 of 4
+          fix      delete what is not needed, lower the requests, or raise the quota
+        Deployment d/silent: its pods are refused
+          known    condition ReplicaFailure is True (FailedCreate): pods "silent-1-" is forbidden: failed quota: q: must specify requests.cpu for: main
+          fix      give its containers the requests and limits that are named, or create a LimitRange with defaults
+        Deployment d/former: its pods are refused
+          known    condition ReplicaFailure is True (FailedCreate): pods "former-1-" is forbidden: exceeded quota: gone, requested: pods=1, used: pods=2, limited: pods=2
+          known    there is no ResourceQuota gone any more
+          fix      try again; a controller does so by itself
+    "#]].assert_eq(&text);
+}
+
+#[tokio::test]
 async fn finds_a_webhook_that_refuses_its_own_backend() {
     let message =
         "Internal error occurred: failed calling webhook \"guard.acme.example.com\": no endpoints available";

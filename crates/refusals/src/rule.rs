@@ -16,8 +16,10 @@ impl Rule {
     /// Of an answer.
     pub fn of(code: u16, message: &str) -> Rule {
         let named = |kind, name: &str| Rule { kind, name: name.to_owned() };
-        if let Some(name) = between(message, "exceeded quota: ", ",") {
-            return named("ResourceQuota", name);
+        for (marker, end) in [("exceeded quota: ", ","), ("failed quota: ", ":")] {
+            if let Some(name) = between(message, marker, end) {
+                return named("ResourceQuota", name);
+            }
         }
         for marker in ["admission webhook \"", "failed calling webhook \""] {
             if let Some(name) = between(message, marker, "\"") {
@@ -60,6 +62,7 @@ mod tests {
                 403,
                 "pods \"a\" is forbidden: exceeded quota: few, requested: pods=1, used: pods=2, limited: pods=2",
             ),
+            (403, "pods \"a\" is forbidden: failed quota: few: must specify cpu for: main"),
             (400, "admission webhook \"guard.acme.example.com\" denied the request: no"),
             (500, "Internal error occurred: failed calling webhook \"guard.acme.example.com\": no endpoints"),
             (
@@ -86,6 +89,7 @@ mod tests {
             })
             .collect();
         expect_test::expect![[r"
+            ResourceQuota few
             ResourceQuota few
             Webhook guard.acme.example.com
             Webhook guard.acme.example.com

@@ -1,5 +1,5 @@
-//! The filter of API Priority and Fairness (KEP-1040): every request but the streaming ones gets its seats here, waits for
-//! them, or is rejected with 429. `kaji_flowcontrol` decides; this is its clock, its timers and its wake-ups.
+//! The filter of API Priority and Fairness (KEP-1040): every request but the streaming ones other than watches gets its seats here,
+//! waits for them, or is rejected with 429. `kaji_flowcontrol` decides; this is its clock, its timers and its wake-ups.
 //!
 //! It lies in the server, not in that crate, because it needs the server's types: [`RequestInfo`] is what is classified, the
 //! engine's caches give the size of a list (here) and the configuration objects (`configuration.rs`), and a response body

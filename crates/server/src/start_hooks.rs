@@ -8,7 +8,7 @@ use crate::Health;
 use std::sync::{Arc, atomic::Ordering};
 
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Of {
+enum DoneBy {
     /// The stages before the listener.
     Stages,
     /// Background tasks and control loops.
@@ -17,44 +17,46 @@ enum Of {
     SeveralServers,
 }
 
-const HOOKS: [(&str, Of); 30] = [
-    ("poststarthook/start-apiserver-admission-initializer", Of::Stages),
-    ("poststarthook/generic-apiserver-start-informers", Of::Stages),
-    ("poststarthook/priority-and-fairness-config-consumer", Of::Tasks),
-    ("poststarthook/priority-and-fairness-filter", Of::Stages),
-    ("poststarthook/storage-object-count-tracker-hook", Of::Stages),
-    ("poststarthook/start-apiextensions-informers", Of::Stages),
-    ("poststarthook/start-apiextensions-controllers", Of::Stages),
-    ("poststarthook/crd-informer-synced", Of::Stages),
-    ("poststarthook/start-system-namespaces-controller", Of::Tasks),
-    ("poststarthook/start-cluster-authentication-info-controller", Of::Tasks),
-    ("poststarthook/start-kube-apiserver-identity-lease-controller", Of::SeveralServers),
-    ("poststarthook/start-kube-apiserver-identity-lease-garbage-collector", Of::SeveralServers),
-    ("poststarthook/storage-readiness", Of::Stages),
-    ("poststarthook/start-legacy-token-tracking-controller", Of::Tasks),
-    ("poststarthook/start-service-ip-repair-controllers", Of::Tasks),
-    ("poststarthook/rbac/bootstrap-roles", Of::Stages),
-    ("poststarthook/scheduling/bootstrap-system-priority-classes", Of::Stages),
-    ("poststarthook/priority-and-fairness-config-producer", Of::Stages),
-    ("poststarthook/bootstrap-controller", Of::Tasks),
-    ("poststarthook/start-kubernetes-service-cidr-controller", Of::Tasks),
-    ("poststarthook/aggregator-reload-proxy-client-cert", Of::Tasks),
-    ("poststarthook/start-kube-aggregator-informers", Of::Tasks),
-    ("poststarthook/apiservice-status-local-available-controller", Of::Tasks),
-    ("poststarthook/apiservice-status-remote-available-controller", Of::Tasks),
-    ("poststarthook/apiservice-registration-controller", Of::Tasks),
-    ("poststarthook/apiservice-discovery-controller", Of::Tasks),
-    ("poststarthook/kube-apiserver-autoregistration", Of::Stages),
-    ("autoregister-completion", Of::Stages),
-    ("poststarthook/apiservice-openapi-controller", Of::Tasks),
-    ("poststarthook/apiservice-openapiv3-controller", Of::Tasks),
+const HOOKS: [(&str, DoneBy); 30] = [
+    ("poststarthook/start-apiserver-admission-initializer", DoneBy::Stages),
+    ("poststarthook/generic-apiserver-start-informers", DoneBy::Stages),
+    ("poststarthook/priority-and-fairness-config-consumer", DoneBy::Tasks),
+    ("poststarthook/priority-and-fairness-filter", DoneBy::Stages),
+    ("poststarthook/storage-object-count-tracker-hook", DoneBy::Stages),
+    ("poststarthook/start-apiextensions-informers", DoneBy::Stages),
+    ("poststarthook/start-apiextensions-controllers", DoneBy::Stages),
+    ("poststarthook/crd-informer-synced", DoneBy::Stages),
+    ("poststarthook/start-system-namespaces-controller", DoneBy::Tasks),
+    ("poststarthook/start-cluster-authentication-info-controller", DoneBy::Tasks),
+    ("poststarthook/start-kube-apiserver-identity-lease-controller", DoneBy::SeveralServers),
+    ("poststarthook/start-kube-apiserver-identity-lease-garbage-collector", DoneBy::SeveralServers),
+    ("poststarthook/storage-readiness", DoneBy::Stages),
+    ("poststarthook/start-legacy-token-tracking-controller", DoneBy::Tasks),
+    ("poststarthook/start-service-ip-repair-controllers", DoneBy::Tasks),
+    ("poststarthook/rbac/bootstrap-roles", DoneBy::Stages),
+    ("poststarthook/scheduling/bootstrap-system-priority-classes", DoneBy::Stages),
+    ("poststarthook/priority-and-fairness-config-producer", DoneBy::Stages),
+    ("poststarthook/bootstrap-controller", DoneBy::Tasks),
+    ("poststarthook/start-kubernetes-service-cidr-controller", DoneBy::Tasks),
+    ("poststarthook/aggregator-reload-proxy-client-cert", DoneBy::Tasks),
+    ("poststarthook/start-kube-aggregator-informers", DoneBy::Tasks),
+    ("poststarthook/apiservice-status-local-available-controller", DoneBy::Tasks),
+    ("poststarthook/apiservice-status-remote-available-controller", DoneBy::Tasks),
+    ("poststarthook/apiservice-registration-controller", DoneBy::Tasks),
+    ("poststarthook/apiservice-discovery-controller", DoneBy::Tasks),
+    ("poststarthook/kube-apiserver-autoregistration", DoneBy::Stages),
+    ("autoregister-completion", DoneBy::Stages),
+    ("poststarthook/apiservice-openapi-controller", DoneBy::Tasks),
+    ("poststarthook/apiservice-openapiv3-controller", DoneBy::Tasks),
 ];
 
 impl Health {
     /// Adds the checks, of a server that may have others beside it or not.
     pub fn add_start_hooks(&self, several_servers: bool) {
-        for (name, of) in HOOKS.into_iter().filter(|(_, of)| several_servers || *of != Of::SeveralServers) {
-            let tasks = (of != Of::Stages).then(|| self.tasks_run.clone());
+        for (name, done_by) in
+            HOOKS.into_iter().filter(|(_, done_by)| several_servers || *done_by != DoneBy::SeveralServers)
+        {
+            let tasks = (done_by != DoneBy::Stages).then(|| self.tasks_run.clone());
             let done = move || match &tasks {
                 Some(run) if !run.load(Ordering::Acquire) => Err("not finished".to_owned()),
                 _ => Ok(()),

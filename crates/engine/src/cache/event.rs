@@ -148,7 +148,8 @@ impl WatchEvent {
         self.event.entry.metadata()
     }
 
-    /// The whole watch event as stored objects show it, if it was encoded already or is always needed.
+    /// The whole watch event as stored objects show it: encoded with its object, or here for one that left the selection. `None` for one
+    /// that entered it by a change, which is encoded as MODIFIED.
     pub fn frame(&self) -> Option<Bytes> {
         let event = &*self.event;
         match (self.seen, event.entry.change()) {

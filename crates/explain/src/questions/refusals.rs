@@ -3,7 +3,7 @@
 //! Invariant: a refusal that is older than the last change of the object says nothing about it any more. A conflict counts for as
 //! long as the other manager holds the fields, whatever else has changed.
 
-use super::{conflict, webhook};
+use super::{conflict, quota::QuotaRefusal, webhook};
 use crate::{
     case::Case,
     conflicts::ApplyConflicts,
@@ -72,6 +72,9 @@ async fn of_refusal(case: &Case<'_>, refusal: &Value, conflicts: Option<&ApplyCo
             found = configured.described(found);
         }
         causes = webhook::named_in(case, message).await;
+    }
+    if let Some(quota) = QuotaRefusal::of(message) {
+        found = quota.explained(case, found).await;
     }
     causes.insert(0, found);
     causes

@@ -1,6 +1,6 @@
 //! A workload that does not get on: what its controller reports, and the pod that it waits for.
 
-use super::webhook;
+use super::{quota::QuotaRefusal, webhook};
 use crate::{
     case::{Case, condition, condition_is, tell, title},
     report::{Cause, Sort},
@@ -114,7 +114,8 @@ async fn refused(case: &Case<'_>) -> Vec<Cause> {
     let mut causes = vec![];
     for (text, message) in messages {
         let behind = webhook::named_in(case, &message).await;
-        let sort = if message.contains("exceeded quota") {
+        let quota = QuotaRefusal::of(&message);
+        let sort = if quota.is_some() {
             Sort::Quota
         } else if message.contains("webhook") {
             Sort::Webhook
@@ -124,23 +125,13 @@ async fn refused(case: &Case<'_>) -> Vec<Cause> {
             Sort::Rollout
         };
         let mut cause = Cause::new(sort, "its pods are refused").known(text);
-        if sort == Sort::Quota {
-            cause = quotas(case, cause).await;
+        if let Some(quota) = quota {
+            cause = quota.explained(case, cause).await;
         }
         causes.push(cause);
         causes.extend(behind);
     }
     causes
-}
-
-async fn quotas(case: &Case<'_>, mut cause: Cause) -> Cause {
-    let quotas = case.all_beside("v1", "resourcequotas").await.unwrap_or_default();
-    for quota in quotas.iter() {
-        for text in super::quota::exhausted(quota) {
-            cause = cause.known(format!("ResourceQuota {}: {text}", object::name(quota)));
-        }
-    }
-    cause.fix("delete what is not needed, lower the requests, or raise the quota")
 }
 
 /// What is wrong with the first object that the workload owns and waits for.

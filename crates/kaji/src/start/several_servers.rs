@@ -67,7 +67,7 @@ pub(super) fn start(
     if let Some(allocation) = allocation {
         tasks.spawn(allocation.repair(engine(), stop.clone()));
     }
-    // They are the last that a start spawns.
+    // They are the last that a start spawns, whatever the store.
     config.stack.health.tasks_started();
     tasks
 }

@@ -119,7 +119,7 @@ pub trait PodCgroups: Send + Sync + 'static {
         None
     }
 
-    /// Uids of pods that have a cgroup.
+    /// The pods that have a cgroup: uid, and the cgroup's path.
     fn pods(&self) -> Vec<(String, String)>;
 }
 
