@@ -1,11 +1,11 @@
 #!/usr/bin/env bash
-# A real node over containerd, as its user sees it: pods in Kaji's own pod network, streams, restarts of Kaji and of containerd,
+# A real node over another runtime, as its user sees it: pods in Kaji's own pod network, streams, restarts of Kaji and of the runtime,
 # and nothing left behind; then the same with a network of CNI's own plug-ins, where these are installed.
 #
-#     KAJI=target/release/kaji KUBECTL=kubectl bash tests/node/cri.sh
+#     KAJI=target/release/kaji KUBECTL=kubectl [KAJI_CRI=crio] bash tests/node/cri.sh
 #
 # Everything happens in a network namespace of its own and a mount namespace with a /run and a /var/log of its own. It needs root,
-# containerd with ctr, runc, ip, busybox (static) and kubectl; without them it is skipped.
+# the runtime's programs (containerd, ctr and runc, or what cri-runtimes.sh names), ip, busybox (static) and kubectl; without them it is skipped.
 set -euo pipefail
 KAJI=$(realpath "${KAJI:-target/release/kaji}")
 KUBECTL=${KUBECTL:-kubectl}
@@ -15,18 +15,14 @@ patience=60
 source "$(dirname "$0")/lib.sh"
 # shellcheck source=tests/node/pods.sh
 source "$(dirname "$0")/pods.sh"
-isolate cri containerd ctr runc "$KUBECTL"
+# shellcheck source=tests/node/cri-runtimes.sh
+source "$(dirname "$0")/cri-runtimes.sh"
+isolate cri "${programs[@]}" "$KUBECTL"
 mount -t tmpfs tmpfs /run
 make_uplink
 make_work
-export CONTAINERD_ADDRESS=$work/containerd.sock CONTAINERD_NAMESPACE=k8s.io
-up+=(--container-runtime-endpoint "unix://$CONTAINERD_ADDRESS")
-containerd=
-
-start_containerd() {
-  containerd --config "$work/containerd.toml" >>"$work/containerd.log" 2>&1 &
-  containerd=$!
-}
+configure_runtime
+up+=(--container-runtime-endpoint "unix://$endpoint")
 
 end() { kill "$1" 2>/dev/null && wait "$1" 2>/dev/null || true; }
 
@@ -36,29 +32,28 @@ leave() {
   [[ -z $server ]] || end "$server"
   if ((code != 0 || failed > 0)); then
     tail -n 30 "$work/kaji.log" || true
-    tail -n 15 "$work/containerd.log" || true
+    tail -n 15 "$work/runtime.log" || true
   fi
   # Of a walk that failed half-way.
-  kill_containerd_shims
-  [[ -z $containerd ]] || end "$containerd"
+  kill_monitors
+  [[ -z $runtime ]] || end "$runtime"
   grep -oE " $work/[^ ]+" /proc/mounts | sort -r | xargs -r umount -l || true
   conclude cri "$code"
 }
 trap leave EXIT
 
-configure_containerd
-start_containerd
-soon "containerd answers" ctr version
+start_runtime
+soon "the runtime answers" runtime_answers
 
 # An image of busybox, which is the sandboxes' too: its own command waits.
 make_image sh cat head echo sleep ls id env httpd nslookup nc test hostname true touch rm mkdir
 make_archive
-ctr images import "$work/image.tar" >/dev/null
+import_image
 
 start_server
 soon "the node is ready" shows " Ready " k get nodes
 node=$(k get nodes -o 'jsonpath={.items[0].metadata.name}')
-soon "it names its runtime" shows "containerd://" field node "$node" '{.status.nodeInfo.containerRuntimeVersion}'
+soon "it names its runtime" shows "$scheme://" field node "$node" '{.status.nodeInfo.containerRuntimeVersion}'
 soon "and the runtime's images" shows example.com/busybox field node "$node" '{.status.images}'
 soon "accounts exist" k get serviceaccount default
 
@@ -70,10 +65,10 @@ metadata: {name: missing}
 handler: missing
 Y
 check_pods 10.224. 2
-soon "its container's id names the runtime" shows containerd:// field pod one '{.status.containerStatuses[0].containerID}'
+soon "its container's id names the runtime" shows "$scheme://" field pod one '{.status.containerStatuses[0].containerID}'
 check_names
 command_pod classy true --overrides='{"spec":{"runtimeClassName":"missing"}}'
-soon "a handler that the runtime lacks is an event" shows 'no runtime for "missing" is configured' k get events
+soon "a handler that the runtime lacks is an event" shows "$unknown_handler" k get events
 k delete pod classy --now >/dev/null
 k run host --image=example.com/busybox:1 --restart=Never --image-pull-policy=Never \
   --overrides='{"spec":{"terminationGracePeriodSeconds":1,"containers":[{"name":"host","image":"example.com/busybox:1","command":["sh","-c","echo hello > /tmp/index.html; httpd -f -p 80 -h /tmp"],"ports":[{"containerPort":80,"hostPort":8088}]}]}}' >/dev/null
@@ -98,11 +93,11 @@ soon "the server comes back" shows " Ready " k get nodes
 soon "it finds its containers" is 2 field deployment web '{.status.availableReplicas}'
 soon "they are the same" is "$before" identity
 soon "a command runs in one" exits
-kill -9 "$containerd"
-wait "$containerd" 2>/dev/null || true
-soon "containers answer without containerd" shows web- answer
-start_containerd
-soon "containerd comes back" ctr version
+kill -9 "$runtime"
+wait "$runtime" 2>/dev/null || true
+soon "containers answer without the runtime" shows web- answer
+start_runtime
+soon "the runtime comes back" runtime_answers
 soon "a command runs again" exits
 k scale deployment web --replicas=3 >/dev/null
 soon "a pod starts again" is 3 field deployment web '{.status.availableReplicas}'
@@ -115,7 +110,7 @@ k delete deployment web >/dev/null
 k delete pods --all --now --timeout=90s >/dev/null || true
 soon "pods go" shows "No resources found" k get pods
 nothing() { [[ -z $("$@") ]]; }
-soon "no container is left" nothing ctr containers ls -q
+soon "no container is left" nothing containers_left
 pod_links() { ip -o link show type veth | grep -vE "uplink|far" || true; }
 soon "no interface is left" nothing pod_links
 namespaces() { ls /run/netns 2>/dev/null || true; }
@@ -131,7 +126,7 @@ soon "a pod runs" is Running field pod left '{.status.phase}'
 end "$server"
 server=
 soon "the node is reset" "$KAJI" node reset --data-dir "$work/data"
-soon "its pods are gone" nothing ctr containers ls -q
+soon "its pods are gone" nothing containers_left
 plugins() { find "$work/cni" ! -type d; }
 soon "and its plug-in" nothing plugins
 
@@ -147,6 +142,6 @@ J
   command_pod guest "sleep 3600"
   soon "a pod is in that network" shows 10.99.0. field pod guest '{.status.podIP}'
   k delete pods --all --now --timeout=90s >/dev/null || true
-  soon "pods go from it" nothing ctr containers ls -q
+  soon "pods go from it" nothing containers_left
 fi
 kill -TERM "$server" 2>/dev/null || true
