@@ -8,7 +8,7 @@ use crate::{
     node::{CGROUPS, LogDirectories},
     runtime::{self, BUILT_IN, CRI, SANDBOXES, UsedRuntime, attachments, plugin_socket},
 };
-use kaji_containers::{ContainerRuntime, PodNetwork, PodSandboxFilter, RuntimeError};
+use kaji_containers::{ContainerFilter, ContainerRuntime, PodNetwork, PodSandboxFilter, RuntimeError};
 use kaji_cri::{Connected, Endpoints, cni::server};
 use kaji_images::{Images, registry::RegistrySource};
 use kaji_kubelet::{
@@ -26,6 +26,7 @@ use std::{
     fs, io,
     path::{Path, PathBuf},
     sync::Arc,
+    time::Duration,
 };
 
 /// Directories of the data directory that are the node's alone.
@@ -153,7 +154,7 @@ async fn remove_from_runtime(
             let metadata = &sandbox.metadata;
             // The runtime may have pods of others.
             if kept.contains(&format!("{}.{}.json", metadata.uid, metadata.attempt)) {
-                runtime.remove_pod_sandbox(&sandbox.id).await?;
+                remove_at_once(&runtime, &sandbox.id).await?;
                 pods.insert(sandbox.metadata.uid);
             }
         }
@@ -164,6 +165,15 @@ async fn remove_from_runtime(
         directories.remove(&program, &socket).map_err(failure(&directories.configurations))?;
     }
     Ok(pods)
+}
+
+/// Kills the containers of a sandbox and removes it. CRI-O would leave them minutes to end by themselves.
+async fn remove_at_once(runtime: &impl ContainerRuntime, sandbox: &str) -> Result<(), RuntimeError> {
+    let filter = ContainerFilter { sandbox_id: Some(sandbox.to_owned()), ..ContainerFilter::default() };
+    for container in runtime.list_containers(filter).await? {
+        runtime.stop_container(&container.id, Duration::ZERO).await?;
+    }
+    runtime.remove_pod_sandbox(sandbox).await
 }
 
 /// The entries of a directory, which may be absent.
