@@ -21,6 +21,10 @@ fn send(pid: i32, signal: Signal) -> bool {
 /// makes the second, that makes the first. `None` when they were faster.
 fn stop_builder(shim: i32, container: &str, known: &[i32]) -> Option<[i32; 2]> {
     let started = Instant::now();
+    let in_container = |pid: i32| {
+        let cgroups = fs::read_to_string(format!("/proc/{pid}/cgroup")).unwrap_or_default();
+        cgroups.is_empty() || cgroups.contains(container)
+    };
     let builder = loop {
         match children(shim).into_iter().find(|pid| !known.contains(pid)) {
             Some(pid) => break pid,
@@ -31,8 +35,7 @@ fn stop_builder(shim: i32, container: &str, known: &[i32]) -> Option<[i32; 2]> {
     while send(builder, Signal::STOP) {
         if let [entering] = children(builder)[..] {
             send(entering, Signal::STOP);
-            let cgroups = fs::read_to_string(format!("/proc/{entering}/cgroup")).unwrap_or_default();
-            if !cgroups.is_empty() && !cgroups.contains(container) {
+            if !in_container(entering) {
                 return Some([builder, entering]);
             }
             send(entering, Signal::CONT);
@@ -40,7 +43,8 @@ fn stop_builder(shim: i32, container: &str, known: &[i32]) -> Option<[i32; 2]> {
             return None;
         }
         send(builder, Signal::CONT);
-        if started.elapsed() > Duration::from_secs(5) {
+        // It may be what was built already, of which the shim is the parent, too.
+        if in_container(builder) || started.elapsed() > Duration::from_secs(5) {
             return None;
         }
     }
