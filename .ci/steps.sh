@@ -275,6 +275,12 @@ step_metrics_server() { component metrics-server; }
 step_gateway_api() { component gateway-api; }
 step_sample_apiserver() { component sample-apiserver; }
 
+# `kaji test` on an operator that others publish; the other two take three times as long (tests/operators/public.sh).
+step_public_operators() {
+  ! is_late public-operators 3000 || return 0
+  KAJI=$kaji PATH="$tools/venv/bin:$PATH" timeout 480 bash tests/operators/public.sh jobset
+}
+
 step_walk() {
   # shellcheck source=../tests/races.sh
   source tests/races.sh
