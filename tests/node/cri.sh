@@ -104,8 +104,6 @@ soon "a pod starts again" is 3 field deployment web '{.status.availableReplicas}
 same() { [[ -z $(comm -23 <(echo "$before") <(identity)) ]]; }
 soon "the others are the same" same
 
-# Other nodes of this machine have cgroups beside.
-uids=$(k get events -o 'jsonpath={range .items[*]}{.involvedObject.uid}{"\n"}{end}' | grep -E '^[0-9a-f-]{36}$' | sort -u)
 k delete deployment web >/dev/null
 k delete pods --all --now --timeout=90s >/dev/null || true
 soon "pods go" shows "No resources found" k get pods
@@ -117,8 +115,7 @@ namespaces() { ls /run/netns 2>/dev/null || true; }
 soon "no network namespace is left" nothing namespaces
 kept() { find "$work/data/cri/sandboxes" "$work/data/network/addresses" -type f; }
 soon "nothing is kept of sandboxes" nothing kept
-cgroups_left() { find /sys/fs/cgroup -path '*kubepods*' -type d -name 'pod*' 2>/dev/null | grep -F "$uids" || true; }
-soon "no cgroup of a pod is left" nothing cgroups_left
+soon "no cgroup of a pod is left" no_cgroup_left
 
 # What a node that is taken away has left is removed, the plug-in last.
 k run left --image=example.com/busybox:1 --image-pull-policy=Never -- sh -c "sleep 3600" >/dev/null

@@ -75,7 +75,8 @@ more_lines() { (($(line_count "$1") > $2)); }
 restarted() { [[ $(field pod "$1" '{.status.containerStatuses[0].restartCount} {.status.containerStatuses[0].state.running.startedAt}') =~ ^1\ .+ ]]; }
 gone() { ! k get pod "$1"; }
 
-# turn NAME PROGRAM SIGNAL BEFORE: the build takes over the containers of a build before, runs its own, and ends by the signal.
+# turn NAME PROGRAM SIGNAL BEFORE OWN: the build takes over the containers that were made as BEFORE (none if it is empty), makes those of
+# OWN, and ends by the signal.
 turn() {
   local name=$1 before=$4 kind known lines
   KAJI=$2
