@@ -178,6 +178,12 @@ impl Server {
         lines.collect::<Vec<_>>().join("\n")
     }
 
+    /// Whether any field has a manager. An empty list that was applied has none, as upstream has it, and the next apply to
+    /// an object without managers gives what is there to "before-first-apply".
+    pub(crate) fn is_managed(&self) -> bool {
+        !self.managed().is_empty()
+    }
+
     /// The object without metadata, and its managers.
     pub(crate) fn show(&self) -> String {
         let mut object = self.live.clone();

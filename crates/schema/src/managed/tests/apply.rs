@@ -293,6 +293,20 @@ fn first_apply_of_an_untracked_object() {
 }
 
 #[test]
+fn an_applied_empty_list_has_no_manager() {
+    let mut s = Server::custom();
+    s.apply("a", json!({"set": []}));
+    s.check(&expect![[r#"
+        {"set":[]}
+    "#]]);
+    // So to the next apply the object is one that nothing managed.
+    s.apply("a", json!({"set": []}));
+    s.check(&expect![[r#"
+        {"set":[]}
+        Update before-first-apply v1 @02: {"f:set":{}}"#]]);
+}
+
+#[test]
 fn subresources_have_separate_managers() {
     let mut s = Server::custom();
     s.apply("a", json!({"string": "1"}));

@@ -76,6 +76,7 @@ proptest! {
     fn applying_again_changes_nothing(first in config(), second in config()) {
         let mut s = Server::custom();
         s.update("u", first).force("a", second.clone());
+        prop_assume!(s.is_managed());
         let before = s.live.clone();
         prop_assert_eq!(s.try_apply("a", false, second), Ok(false));
         prop_assert_eq!(&s.live, &before);
@@ -136,6 +137,7 @@ proptest! {
             }
             // Without conflict force makes no difference.
             Ok(_) => {
+                prop_assume!(s.is_managed());
                 let after = s.live.clone();
                 s.force("b", second);
                 prop_assert_eq!(&s.live, &after);
