@@ -112,6 +112,11 @@ why "a workload whose pods a quota refuses" 18 deployment/crowd <<'Y'
 exceeded quota: few
 ResourceQuota few: pods: used 2 of 2
 Y
+k run refused --image app >/dev/null 2>&1 || true
+why "a pod that a quota refuses" 18 pod/refused <<'Y'
+exceeded quota: few
+ResourceQuota few: pods: used 2 of 2
+Y
 k delete deployment crowd
 k delete quota few
 k create poddisruptionbudget web --selector app=web --min-available 1

@@ -2,6 +2,8 @@
 
 use crate::{
     case::Case,
+    paths,
+    reader::Reader,
     report::{Cause, Sort},
 };
 use kaji_meta::{
@@ -45,13 +47,13 @@ impl<'a> QuotaRefusal<'a> {
     }
 
     /// Adds what the quota says of these amounts now, and what helps.
-    pub async fn explained(&self, case: &Case<'_>, mut cause: Cause) -> Cause {
+    pub async fn explained(&self, reader: &Reader<'_>, namespace: &str, mut cause: Cause) -> Cause {
         if self.exceeded.is_empty() {
             return cause.fix(
                 "give its containers the requests and limits that are named, or create a LimitRange with defaults",
             );
         }
-        if let Some(quotas) = case.all_beside("v1", "resourcequotas").await {
+        if let Some(quotas) = reader.list(&paths::path("v1", namespace, "resourcequotas", "")).await {
             match quotas.iter().find(|quota| object::name(quota) == self.name) {
                 None => {
                     let gone = format!("there is no ResourceQuota {} any more", self.name);

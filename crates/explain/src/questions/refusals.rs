@@ -63,21 +63,28 @@ async fn of_refusal(case: &Case<'_>, refusal: &Value, conflicts: Option<&ApplyCo
         let cause = Cause::new(Sort::Conflict, conflict::summary(conflicts)).known(request(refusal));
         return vec![conflict::explained(case, conflicts, cause).await];
     }
+    let mut causes = vec![described(case.reader, case.namespace(), refusal).await];
+    let message = str_at(refusal, &["message"]);
+    if webhook::Called::of(message).is_some() {
+        causes.extend(webhook::named_in(case, message).await);
+    }
+    causes
+}
+
+/// What a refusal says, and what the webhook's configuration or the quota that refused says now.
+async fn described(reader: &Reader<'_>, namespace: &str, refusal: &Value) -> Cause {
     let mut found = cause(refusal);
-    let mut causes = vec![];
     let message = str_at(refusal, &["message"]);
     if let Some(called) = webhook::Called::of(message) {
         found.summary = called.summary();
-        if let Some(configured) = called.find(case.reader).await {
+        if let Some(configured) = called.find(reader).await {
             found = configured.described(found);
         }
-        causes = webhook::named_in(case, message).await;
     }
     if let Some(quota) = QuotaRefusal::of(message) {
-        found = quota.explained(case, found).await;
+        found = quota.explained(reader, namespace, found).await;
     }
-    causes.insert(0, found);
-    causes
+    found
 }
 
 /// The object of an apply with these conflicts that the server remembers, and the request: in this namespace, or without one.
@@ -113,14 +120,7 @@ pub async fn of_missing(
     let refusals = refusals(reader, discovery, namespace).await;
     let mut causes = vec![];
     for refusal in refusals.iter().filter(|r| is_about(r, resource, namespace, name)).take(SHOWN) {
-        let mut cause = cause(refusal);
-        if let Some(called) = webhook::Called::of(str_at(refusal, &["message"])) {
-            cause.summary = called.summary();
-            if let Some(found) = called.find(reader).await {
-                cause = found.described(cause);
-            }
-        }
-        causes.push(cause);
+        causes.push(described(reader, namespace, refusal).await);
     }
     causes
 }

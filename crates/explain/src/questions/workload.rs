@@ -126,7 +126,7 @@ async fn refused(case: &Case<'_>) -> Vec<Cause> {
         };
         let mut cause = Cause::new(sort, "its pods are refused").known(text);
         if let Some(quota) = quota {
-            cause = quota.explained(case, cause).await;
+            cause = quota.explained(case.reader, case.namespace(), cause).await;
         }
         causes.push(cause);
         causes.extend(behind);

@@ -22,11 +22,15 @@ pub fn mount_namespace(pid: i32) -> Option<PathBuf> {
     fs::read_link(format!("/proc/{pid}/ns/mnt")).ok()
 }
 
+/// The processes of this process's pid namespace.
+fn processes() -> impl Iterator<Item = i32> {
+    let named = fs::read_dir("/proc").into_iter().flatten().flatten();
+    named.filter_map(|entry| entry.file_name().to_str()?.parse::<i32>().ok())
+}
+
 /// The processes in a mount namespace.
 pub fn processes_in(namespace: &Path) -> Vec<i32> {
-    let named = fs::read_dir("/proc").into_iter().flatten().flatten();
-    let pids = named.filter_map(|entry| entry.file_name().to_str()?.parse::<i32>().ok());
-    pids.filter(|pid| mount_namespace(*pid).as_deref() == Some(namespace)).collect()
+    processes().filter(|pid| mount_namespace(*pid).as_deref() == Some(namespace)).collect()
 }
 
 /// Kills the processes in a mount namespace that is not this process's own.
@@ -61,9 +65,7 @@ pub fn kill_children() {
                 Err(_) => return,
             }
         }
-        let named = fs::read_dir("/proc").into_iter().flatten().flatten();
-        let pids = named.filter_map(|entry| entry.file_name().to_str()?.parse::<i32>().ok());
-        for pid in pids.filter(|pid| records::parent(*pid) == Some(own)).filter_map(Pid::from_raw) {
+        for pid in processes().filter(|pid| records::parent(*pid) == Some(own)).filter_map(Pid::from_raw) {
             // It may have ended since.
             let _ = kill_process(pid, Signal::KILL);
         }
