@@ -5,7 +5,7 @@ use crate::{
     core::pods::{defaults, drop, template},
     shared::{
         Fields, check, metadata, table,
-        value::{default_text, ensure_object, put, set_default},
+        value::{default_text, ensure_object, object_mut, put, set_default},
     },
 };
 use kaji_meta::{
@@ -145,6 +145,10 @@ impl Hooks for DaemonSets {
             let rolling = ensure_object(strategy, "rollingUpdate");
             set_default(rolling, "maxUnavailable", || 1.into());
             set_default(rolling, "maxSurge", || 0.into());
+        } else if let Some(rolling) = object_mut(strategy, "rollingUpdate") {
+            // Upstream's internal type has no way to leave them out.
+            set_default(rolling, "maxUnavailable", || 0.into());
+            set_default(rolling, "maxSurge", || 0.into());
         }
         defaults::template(spec, "template");
         // Every object has it, as after upstream's conversion.
@@ -278,6 +282,25 @@ mod tests {
         assert_eq!(template_generation(&new), 2);
         expect![[r#"["ds",0,0,0,0,0,"os=linux","24h","x","i:1","a=b"]"#]]
             .assert_eq(&Value::from(DaemonSets.row("v1", &ds, w.now)).to_string());
+    }
+
+    #[test]
+    fn what_rolls_updates_has_all_fields() {
+        let of = |strategy: Value| {
+            let mut ds = json!({"spec": {"updateStrategy": strategy}});
+            DaemonSets.default("v1", &mut ds);
+            ds["spec"]["updateStrategy"].to_string()
+        };
+        let shown = [
+            json!({}),
+            json!({"type": "OnDelete"}),
+            json!({"type": "OnDelete", "rollingUpdate": {"maxSurge": "5%"}}),
+        ];
+        expect![[r#"
+            {"rollingUpdate":{"maxSurge":0,"maxUnavailable":1},"type":"RollingUpdate"}
+            {"type":"OnDelete"}
+            {"rollingUpdate":{"maxSurge":"5%","maxUnavailable":0},"type":"OnDelete"}"#]]
+        .assert_eq(&shown.map(of).join("\n"));
     }
 
     #[test]

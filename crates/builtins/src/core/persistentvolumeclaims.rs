@@ -149,7 +149,8 @@ pub fn validate_spec(errs: &mut ErrorList, path: &Path, spec: &Value) {
     if one.is_null() || two.is_null() {
         return;
     }
-    let shown = path.child("dataSource").to_string();
+    // Upstream's value is a path, which JSON shows as an object without members.
+    let shown = json!({});
     if !two.text("namespace").is_empty() {
         let text = "may not be specified when dataSourceRef.namespace is specified";
         errs.push(Error::invalid(path, shown, text));

@@ -93,8 +93,8 @@ fn selector(errs: &mut ErrorList, spec: &Value) {
             errs.push(Error::invalid(&path.child("scopeName"), scope, "unsupported scope"));
         }
         for _ in 0..misfits(spec, scope) {
-            let shown = spec.at("scopeSelector").clone();
-            errs.push(Error::invalid(&path, shown, "unsupported scope applied to resource"));
+            let (ty, shown) = ("io.k8s.api.core.v1.ScopeSelector", spec.at("scopeSelector"));
+            errs.push(check::invalid_struct(&path, ty, shown, "unsupported scope applied to resource"));
         }
         let exists_only = scope != "PriorityClass" && scope != "VolumeAttributesClass" && known_scope(scope);
         if exists_only && operator != "Exists" {

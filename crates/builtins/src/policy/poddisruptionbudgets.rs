@@ -3,11 +3,11 @@
 use crate::shared::{Fields, check, table, value::put};
 use kaji_meta::{
     Path,
-    field::{Error, ErrorList},
+    field::ErrorList,
     validation::{self, LabelSelectorOptions},
 };
 use kaji_resource::{Column, Ctx, Hooks, ResourceDef, Scope, SubresourceDef, age_column, name_column};
-use serde_json::{Value, json};
+use serde_json::Value;
 
 const COLUMNS: &[Column] = &[
     name_column(),
@@ -44,12 +44,13 @@ fn validate(object: &Value, old: Option<&Value>) -> ErrorList {
     let spec = object.at("spec");
     let (min, max) = (spec.get_field("minAvailable"), spec.get_field("maxUnavailable"));
     if min.is_some() && max.is_some() {
-        // The internal type prints with Go's field names.
-        let shown = json!({
-            "MinAvailable": min, "MaxUnavailable": max, "Selector": spec.get_field("selector"),
-            "UnhealthyPodEvictionPolicy": spec.get_field("unhealthyPodEvictionPolicy"),
-        });
-        errs.push(Error::invalid(&path, shown, "minAvailable and maxUnavailable cannot be both set"));
+        let ty = "io.k8s.api.policy.v1.PodDisruptionBudgetSpec";
+        errs.push(check::invalid_struct(
+            &path,
+            ty,
+            spec,
+            "minAvailable and maxUnavailable cannot be both set",
+        ));
     }
     for (field, value) in [("minAvailable", min), ("maxUnavailable", max)] {
         if let Some(v) = value {
@@ -110,6 +111,7 @@ mod tests {
     use super::*;
     use crate::shared::testing::{TestContext, show};
     use expect_test::expect;
+    use serde_json::json;
 
     #[test]
     fn rejects_invalid_fields_and_prints_a_row() {
@@ -123,7 +125,7 @@ mod tests {
         bad["spec"] =
             json!({"minAvailable": "101%", "maxUnavailable": -1, "unhealthyPodEvictionPolicy": "X"});
         expect![[r#"
-            spec: Invalid value: {"MaxUnavailable":-1,"MinAvailable":"101%","Selector":null,"UnhealthyPodEvictionPolicy":"X"}: minAvailable and maxUnavailable cannot be both set
+            spec: Invalid value: {"MinAvailable":"101%","Selector":null,"MaxUnavailable":-1,"UnhealthyPodEvictionPolicy":"X"}: minAvailable and maxUnavailable cannot be both set
             spec.minAvailable: Invalid value: "101%": must not be greater than 100%
             spec.maxUnavailable: Invalid value: -1: must be greater than or equal to 0
             spec.unhealthyPodEvictionPolicy: Unsupported value: "X": supported values: "AlwaysAllow", "IfHealthyBudget""#]]

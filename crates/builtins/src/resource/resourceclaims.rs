@@ -109,7 +109,8 @@ fn allocation(errs: &mut ErrorList, new: &Value, old: &Value) {
 /// Devices that report status must be among the allocated ones.
 fn devices(errs: &mut ErrorList, new: &Value) {
     let (path, list) = (Path::new("status").child("devices"), new.at("status").list("devices"));
-    let key = |d: &Value| ["driver", "pool", "device"].map(|f| d.text(f).to_owned());
+    // Each share of a device is one of its own.
+    let key = |d: &Value| ["driver", "pool", "device", "shareID"].map(|f| d.text(f).to_owned());
     let allocated: Vec<_> =
         new.at("status").at("allocation").at("devices").list("results").iter().map(key).collect();
     for (i, d) in list.iter().enumerate() {
@@ -117,13 +118,17 @@ fn devices(errs: &mut ErrorList, new: &Value) {
         if list[..i].iter().any(|o| key(o) == key(d)) {
             errs.push(Error::duplicate(&at, d.clone()));
         }
-        if !allocated.contains(&key(d)) {
-            errs.push(Error::invalid(&at, d.clone(), "must be an allocated device in the claim"));
-        }
         driver(errs, &at.child("driver"), d.text("driver"));
         pool(errs, &at.child("pool"), d.text("pool"));
         check::dns_label(errs, &at.child("device"), d.text("device"));
         share_id(errs, &at, d);
+        let id = key(d);
+        if !allocated.contains(&id) {
+            let [driver, pool, device, share] = id.map(Value::from);
+            let shown = format!(r#"{{"Driver":{driver},"Pool":{pool},"Device":{device},"ShareID":{share}}}"#);
+            let text = "must be an allocated device in the claim";
+            errs.push(Error::invalid(&at, Value::Null, text).showing(shown));
+        }
         let conditions = at.child("conditions");
         limited(errs, &conditions, d.list("conditions"), MAX_CONDITIONS);
         errs.extend(kaji_meta::validation::validate_conditions(d.at("conditions"), &conditions));
@@ -134,11 +139,40 @@ fn devices(errs: &mut ErrorList, new: &Value) {
 
 fn share_id(errs: &mut ErrorList, path: &Path, owner: &Value) {
     let Some(id) = owner.opt_text("shareID") else { return };
-    let hexadecimal = |b: u8| b.is_ascii_digit() || (b'a'..=b'f').contains(&b);
-    let fits = |(i, b): (usize, u8)| if [8, 13, 18, 23].contains(&i) { b == b'-' } else { hexadecimal(b) };
-    if id.len() != 36 || !id.bytes().enumerate().all(fits) {
+    let at = path.child("shareID");
+    if let Err(why) = parse_uuid(id) {
+        errs.push(Error::invalid(&at, id, format!("error validating uid: {why}")));
+    } else if id.len() != 36 || id.to_lowercase() != id {
         let text = "uid must be in RFC 4122 normalized form, `xxxxxxxx-xxxx-xxxx-xxxx-xxxxxxxxxxxx` with lowercase hexadecimal characters";
-        errs.push(Error::invalid(&path.child("shareID"), id, text));
+        errs.push(Error::invalid(&at, id, text));
+    }
+}
+
+/// Whether upstream's library parses the text as a UUID: in any of the forms that it knows, hyphens or none, a prefix or braces.
+/// Source: `Validate` of `github.com/google/uuid`.
+fn parse_uuid(text: &str) -> Result<(), String> {
+    let bytes = text.as_bytes();
+    let hyphenated = match bytes.len() {
+        32 | 36 => bytes,
+        45 if bytes[..9].eq_ignore_ascii_case(b"urn:uuid:") => &bytes[9..],
+        45 => {
+            return Err(format!(
+                "invalid urn prefix: {}",
+                kaji_meta::text::quote(&String::from_utf8_lossy(&bytes[..9]))
+            ));
+        }
+        38 if bytes.starts_with(b"{") && bytes.ends_with(b"}") => &bytes[1..37],
+        38 => return Err("invalid bracketed UUID format".to_owned()),
+        length => return Err(format!("invalid UUID length: {length}")),
+    };
+    let hyphens = [8, 13, 18, 23];
+    let fits = |(i, b): (usize, &u8)| match hyphenated.len() == 36 && hyphens.contains(&i) {
+        true => *b == b'-',
+        false => b.is_ascii_hexdigit(),
+    };
+    match hyphenated.iter().enumerate().all(fits) {
+        true => Ok(()),
+        false => Err("invalid UUID format".to_owned()),
     }
 }
 
@@ -202,7 +236,8 @@ impl Hooks for ResourceClaims {
         }
         rules::keep_meta_on_status(new, old);
         // Without its allocation, a device has nothing to report.
-        let key = |d: &Value| ["driver", "pool", "device"].map(|f| d.text(f).to_owned());
+        // Each share of a device is one of its own.
+        let key = |d: &Value| ["driver", "pool", "device", "shareID"].map(|f| d.text(f).to_owned());
         let of = |v: &Value| -> Vec<_> {
             v.at("status").at("allocation").at("devices").list("results").iter().map(key).collect()
         };
@@ -299,6 +334,65 @@ mod tests {
     }
 
     #[test]
+    fn references_and_attributes_are_checked() {
+        let mut claim = claim();
+        claim["spec"]["devices"]["constraints"] = json!([
+            {"requests": ["gpu", "UPPER", "a/b/c", "gpu/x"], "matchAttribute": "model"},
+            {"distinctAttribute": "example.com/model/x"},
+            {"matchAttribute": "/x"}]);
+        claim["spec"]["devices"]["config"] =
+            json!([{"requests": ["x.y/z"], "opaque": {"driver": "d.io", "parameters": {}}}]);
+        expect![[r#"
+            spec.devices.constraints[0].requests[1]: Invalid value: "UPPER": a lowercase RFC 1123 label must consist of lower case alphanumeric characters or '-', and must start and end with an alphanumeric character (e.g. 'my-name',  or '123-abc', regex used for validation is '[a-z0-9]([-a-z0-9]*[a-z0-9])?')
+            spec.devices.constraints[0].requests[1]: Invalid value: "UPPER": must be the name of a request in the claim or the name of a request and a subrequest separated by '/'
+            spec.devices.constraints[0].requests[2]: Invalid value: "a/b/c": must be the name of a request in the claim or the name of a request and a subrequest separated by '/'
+            spec.devices.constraints[0].requests[3]: Invalid value: "gpu/x": must be the name of a request in the claim or the name of a request and a subrequest separated by '/'
+            spec.devices.constraints[0].matchAttribute: Invalid value: "model": a fully qualified name must be a domain and a name separated by a slash
+            spec.devices.constraints[2].matchAttribute: Invalid value: "": the domain must not be empty
+            spec.devices.config[0].requests[0]: Invalid value: "x.y": must not contain dots
+            spec.devices.config[0].requests[0]: Invalid value: "x.y/z": must be the name of a request in the claim or the name of a request and a subrequest separated by '/'"#]].assert_eq(&create_errors(&def(&deps()), claim));
+    }
+
+    #[test]
+    fn reports_are_about_shares_that_are_allocated() {
+        let of = |share: &str| json!({"driver": "d.io", "pool": "p", "device": "x", "shareID": share});
+        let [one, two] = ["f25d3e62-0000-4000-8000-000000000001", "f25d3e62-0000-4000-8000-000000000002"];
+        let claim = |reported: [&str; 2]| json!({"status": {"allocation": {"devices": {"results": [of(one), of(two)]}}, "devices": reported.map(of)}});
+        let errors = |reported| {
+            let mut errs = vec![];
+            devices(&mut errs, &claim(reported));
+            errs.iter().map(ToString::to_string).collect::<Vec<_>>().join("\n")
+        };
+        assert_eq!(errors([one, two]), "");
+        expect![[r#"status.devices[1]: Invalid value: {"Driver":"d.io","Pool":"p","Device":"x","ShareID":"f25d3e62-0000-4000-8000-000000000003"}: must be an allocated device in the claim"#]].assert_eq(&errors([one, "f25d3e62-0000-4000-8000-000000000003"]));
+        expect![[r#"status.devices[1]: Duplicate value: {"device":"x","driver":"d.io","pool":"p","shareID":"f25d3e62-0000-4000-8000-000000000001"}"#]].assert_eq(&errors([one, one]));
+    }
+
+    #[test]
+    fn share_ids_are_lowercase_uuids() {
+        for (id, want) in [
+            ("f25d3e62-0000-4000-8000-000000000001", ""),
+            ("x", "error validating uid: invalid UUID length: 1"),
+            ("f25d3e6200004000800000000000000g", "error validating uid: invalid UUID format"),
+            ("f25d3e62.0000-4000-8000-000000000001", "error validating uid: invalid UUID format"),
+            ("[f25d3e62-0000-4000-8000-000000000001]", "error validating uid: invalid bracketed UUID format"),
+            (
+                "urn:oid:xf25d3e62-0000-4000-8000-000000000001",
+                "error validating uid: invalid urn prefix: \"urn:oid:x\"",
+            ),
+            ("f25d3e62000040008000000000000001", "uid must be in RFC 4122"),
+            ("{f25d3e62-0000-4000-8000-000000000001}", "uid must be in RFC 4122"),
+            ("F25D3E62-0000-4000-8000-000000000001", "uid must be in RFC 4122"),
+        ] {
+            let mut errs = vec![];
+            share_id(&mut errs, &Path::new("r"), &json!({"shareID": id}));
+            let shown = errs.iter().map(ToString::to_string).collect::<String>();
+            assert_eq!(shown.is_empty(), want.is_empty(), "{id}: {shown}");
+            assert!(shown.contains(want), "{id}: {shown}");
+        }
+    }
+
+    #[test]
     fn reports_about_devices_are_checked() {
         let result = json!({"request": "r", "driver": "d.io", "pool": "p", "device": "x", "bindingConditions": ["a"], "shareID": "X"});
         let device = json!({"driver": "d.io", "pool": "p", "device": "x", "data": [1], "networkData": {
@@ -312,6 +406,7 @@ mod tests {
         super::super::rules::binding_conditions(&mut errs, &Path::new("r"), &result);
         let shown: Vec<String> = errs.iter().map(ToString::to_string).collect();
         expect![[r#"
+            status.devices[0]: Invalid value: {"Driver":"d.io","Pool":"p","Device":"x","ShareID":""}: must be an allocated device in the claim
             status.devices[0].data: Invalid value: "<value omitted>": must be a valid JSON object
             status.devices[0].networkData.interfaceName: Too long: may not be more than 256 bytes
             status.devices[0].networkData.hardwareAddress: Too long: may not be more than 128 bytes
@@ -319,7 +414,7 @@ mod tests {
             status.devices[0].networkData.ips[2]: Invalid value: "010.0.0.1/24": must be in canonical form ("10.0.0.1/24")
             status.devices[0].networkData.ips[3]: Invalid value: "2001:DB8::1/64": must be in canonical form ("2001:db8::1/64")
             status.devices[0].networkData.ips[4]: Duplicate value: "10.0.0.1/24"
-            r.shareID: Invalid value: "X": uid must be in RFC 4122 normalized form, `xxxxxxxx-xxxx-xxxx-xxxx-xxxxxxxxxxxx` with lowercase hexadecimal characters
+            r.shareID: Invalid value: "X": error validating uid: invalid UUID length: 1
             r.bindingFailureConditions: Invalid value: null: bindingFailureConditions are required to use bindingConditions"#]].assert_eq(&shown.join("\n"));
     }
 

@@ -6,14 +6,13 @@ use super::{
     rules::{GROUP, claim, default_claim},
 };
 use crate::shared::{
-    check, metadata,
+    check, claim as claim_template, metadata,
     table::{age, name},
     value::Fields,
 };
 use kaji_meta::{
     Status,
     field::{ErrorList, Path},
-    validation,
 };
 use kaji_resource::{Column, Ctx, Hooks, ResourceDef, Scope, age_column, name_column};
 use serde_json::Value;
@@ -39,9 +38,7 @@ impl Hooks for Templates {
     fn validate_create(&self, ctx: &Ctx<'_>, object: &Value) -> ErrorList {
         let (mut errs, spec, path) = (vec![], object.at("spec"), Path::new("spec"));
         admin_access(&mut errs, ctx, spec.at("spec").at("devices").list("requests"));
-        let (meta, at) = (spec.at("metadata"), path.child("metadata"));
-        errs.extend(validation::validate_annotations(meta.at("annotations"), &at.child("annotations")));
-        errs.extend(validation::validate_labels(meta.at("labels"), &at.child("labels")));
+        claim_template::template_metadata(&mut errs, &path.child("metadata"), spec.at("metadata"));
         claim(&mut errs, &path.child("spec"), spec.at("spec"));
         errs
     }
@@ -76,7 +73,7 @@ pub fn def() -> ResourceDef {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::shared::testing::{create_errors, row, update_errors};
+    use crate::shared::testing::{create_errors, created, row, update_errors};
     use expect_test::expect;
     use serde_json::json;
 
@@ -89,5 +86,39 @@ mod tests {
         );
         expect![[r#"spec: Invalid value: {"Spec":{"Devices":{"Requests":[{"Name":"a","Exactly":{"DeviceClassName":"c","Selectors":null,"AllocationMode":"ExactCount","Count":1,"AdminAccess":null,"Tolerations":null,"Capacity":null,"DerivedAttributes":null},"FirstAvailable":null}],"Constraints":null,"Config":null}}}: field is immutable"#]].assert_eq(&update_errors(&def(), "", of("a"), of("b")));
         assert_eq!(row(&def(), &of("a")), "t | <unknown>");
+    }
+
+    #[test]
+    fn metadata_has_labels_and_annotations_alone() {
+        let mut template = json!({"metadata": {"name": "t"}, "spec": {"spec": {"devices": {}}}});
+        template["spec"]["metadata"] =
+            json!({"labels": {"a": "b"}, "annotations": {"a": "b"}, "generation": 0});
+        assert_eq!(create_errors(&def(), template.clone()), "");
+        template["spec"]["metadata"] = json!({"uid": "u", "name": "n", "finalizers": ["a/b"], "generation": 1,
+            "ownerReferences": [{"kind": "A"}], "deletionGracePeriodSeconds": 0});
+        expect![[r#"
+            spec.metadata.name: Forbidden: cannot be set
+            spec.metadata.uID: Forbidden: cannot be set
+            spec.metadata.generation: Forbidden: cannot be set
+            spec.metadata.deletionGracePeriodSeconds: Forbidden: cannot be set
+            spec.metadata.ownerReferences: Forbidden: cannot be set
+            spec.metadata.finalizers: Forbidden: cannot be set"#]]
+        .assert_eq(&create_errors(&def(), template));
+    }
+
+    #[test]
+    fn tolerations_compare_by_default() {
+        let request = json!({"name": "a", "firstAvailable": [{"name": "b", "deviceClassName": "c", "tolerations": [{"key": "k"}]}]});
+        let template = json!({"metadata": {"name": "t"}, "spec": {"spec": {"devices": {"requests": [request,
+            {"name": "d", "exactly": {"deviceClassName": "c", "tolerations": [{"key": "k"}, {"operator": "Exists"}]}}]}}}});
+        let template: Value = serde_json::from_str(&created(&def(), template)).unwrap();
+        let requests = &template["spec"]["spec"]["devices"]["requests"];
+        expect![[
+            r#"[{"key":"k","operator":"Equal"}] [{"key":"k","operator":"Equal"},{"operator":"Exists"}]"#
+        ]]
+        .assert_eq(&format!(
+            "{} {}",
+            requests[0]["firstAvailable"][0]["tolerations"], requests[1]["exactly"]["tolerations"]
+        ));
     }
 }

@@ -116,7 +116,7 @@ pub fn default_taint(taint: &mut Value, now: jiff::Timestamp) {
     crate::shared::value::set_default(taint, "timeAdded", || kaji_meta::Time::new(now).to_string().into());
 }
 
-/// One device a request, by default.
+/// One device a request, and tolerations by equality, by default.
 pub fn default_claim(version: &str, spec: &mut Value) {
     let Some(devices) = spec.get_mut("devices") else { return };
     for request in list_mut(devices, "requests") {
@@ -134,6 +134,9 @@ fn default_request(request: &mut Value) {
     crate::shared::value::default_text(request, "allocationMode", "ExactCount");
     if request.text("allocationMode") == "ExactCount" {
         crate::shared::value::default_int(request, "count", 1);
+    }
+    for toleration in list_mut(request, "tolerations") {
+        crate::shared::value::default_text(toleration, "operator", "Equal");
     }
 }
 
@@ -231,9 +234,16 @@ pub fn request_names(spec: &Value) -> BTreeSet<String> {
 fn references(errs: &mut ErrorList, path: &Path, owner: &Value, known: &BTreeSet<String>) {
     limited(errs, path, owner.list("requests"), MAX_REQUESTS);
     let all: Vec<&str> = owner.strings("requests").collect();
-    for (i, name) in all.iter().enumerate().filter(|(_, n)| !known.contains(**n)) {
-        let text = "must be the name of a request in the claim or the name of a request and a subrequest separated by '/'";
-        errs.push(Error::invalid(&path.index(i), *name, text));
+    for (i, name) in all.iter().enumerate() {
+        let at = path.index(i);
+        let parts: Vec<&str> = name.split('/').collect();
+        if parts.len() <= 2 {
+            parts.iter().for_each(|part| check::dns_label(errs, &at, part));
+        }
+        if !known.contains(*name) {
+            let text = "must be the name of a request in the claim or the name of a request and a subrequest separated by '/'";
+            errs.push(Error::invalid(&at, *name, text));
+        }
     }
     unique(errs, path, &all, "");
 }
@@ -309,10 +319,10 @@ fn constraint(errs: &mut ErrorList, path: &Path, c: &Value) {
     for f in ["matchAttribute", "distinctAttribute"] {
         if let Some(name) = c.opt_text(f) {
             let at = path.child(f);
-            if name.contains('/') {
-                qualified(errs, &at, name);
-            } else {
-                errs.push(Error::invalid(&at, name, "must include a domain"));
+            qualified(errs, &at, name);
+            if !name.contains('/') {
+                let text = "a fully qualified name must be a domain and a name separated by a slash";
+                errs.push(Error::invalid(&at, name, text));
             }
             return;
         }
@@ -322,8 +332,12 @@ fn constraint(errs: &mut ErrorList, path: &Path, c: &Value) {
     errs.push(Error::required(path, text));
 }
 
-/// The name of an attribute or capacity: a C identifier, with a domain or without.
+/// The name of an attribute or capacity: a C identifier, with a domain or without. As upstream has it, a name with several slashes
+/// passes.
 pub fn qualified(errs: &mut ErrorList, path: &Path, name: &str) {
+    if name.matches('/').count() > 1 {
+        return;
+    }
     let (domain, id) = name.split_once('/').map_or((None, name), |(d, id)| (Some(d), id));
     match domain {
         Some("") => errs.push(Error::invalid(path, "", "the domain must not be empty")),

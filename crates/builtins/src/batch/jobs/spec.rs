@@ -13,7 +13,7 @@ use kaji_meta::{
     field::{Error, ErrorList},
     validation,
 };
-use serde_json::{Value, json};
+use serde_json::Value;
 use std::collections::HashSet;
 
 /// From how many completions on an Indexed job with a limit per index is bounded more tightly.
@@ -242,13 +242,8 @@ fn on_pod_conditions(errs: &mut ErrorList, path: &Path, patterns: &[Value]) {
 fn success_policy(errs: &mut ErrorList, path: &Path, spec: &Value) {
     let Some(policy) = spec.get_field("successPolicy") else { return };
     if spec.text("completionMode") != "Indexed" {
-        // The internal type prints with Go's field names.
-        let rules: Vec<Value> = policy
-            .list("rules")
-            .iter()
-            .map(|r| json!({"SucceededIndexes": r.at("succeededIndexes"), "SucceededCount": r.at("succeededCount")}))
-            .collect();
-        errs.push(Error::invalid(path, json!({"Rules": rules}), "requires indexed completion mode"));
+        let ty = "io.k8s.api.batch.v1.SuccessPolicy";
+        errs.push(check::invalid_struct(path, ty, policy, "requires indexed completion mode"));
         return;
     }
     let path = path.child("rules");

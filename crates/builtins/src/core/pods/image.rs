@@ -25,8 +25,10 @@ fn is_tag(t: &str) -> bool {
     t.len() <= 128 && t.starts_with(word) && t.chars().all(|c| word(c) || c == '.' || c == '-')
 }
 
-/// The longest name of a repository with its domain, in bytes.
-const LONGEST_NAME: usize = 255;
+/// The longest path of a repository, without its domain, in bytes.
+const LONGEST_PATH: usize = 255;
+/// What stands before the name of a repository that has neither domain nor slash.
+const DEFAULT_PATH: &str = "library/";
 
 fn is_repository(name: &str) -> bool {
     let (domain, path) = match name.split_once('/') {
@@ -38,7 +40,9 @@ fn is_repository(name: &str) -> bool {
         !d.is_empty()
             && d.chars().all(|c| c.is_ascii_alphanumeric() || matches!(c, '.' | '-' | ':' | '[' | ']'))
     });
-    !identifier && domain_ok && name.len() <= LONGEST_NAME && path.split('/').all(is_component)
+    let library = domain.is_none() && !path.contains('/');
+    let length = path.len() + if library { DEFAULT_PATH.len() } else { 0 };
+    !identifier && domain_ok && length <= LONGEST_PATH && path.split('/').all(is_component)
 }
 
 fn is_component(c: &str) -> bool {
@@ -64,6 +68,9 @@ mod tests {
         ] {
             assert_eq!(default_pull_policy(image), want, "{image}");
         }
-        assert_eq!(default_pull_policy(&"a".repeat(256)), "IfNotPresent");
+        assert_eq!(default_pull_policy(&"a".repeat(247)), "Always");
+        assert_eq!(default_pull_policy(&"a".repeat(248)), "IfNotPresent");
+        assert_eq!(default_pull_policy(&format!("example.com/{}", "a".repeat(255))), "Always");
+        assert_eq!(default_pull_policy(&format!("example.com/{}", "a".repeat(256))), "IfNotPresent");
     }
 }

@@ -87,6 +87,7 @@ pub fn validate(errs: &mut ErrorList, new: &Value, old: &Value) {
     }
     transitions(errs, &path, n, o, old.at("spec"));
     claim_statuses(errs, &path.child("resourceClaimStatuses"), n, new.at("spec"));
+    extended_resource_claim(errs, &path, n, new.at("spec"));
     ips(errs, &path.child("podIPs"), n.list("podIPs"), o.list("podIPs"));
     let hosts = n.list("hostIPs");
     if let Some(first) = hosts.first()
@@ -131,6 +132,45 @@ fn claim_statuses(errs: &mut ErrorList, path: &Path, status: &Value, spec: &Valu
         if let Some(claim) = s.opt_text("resourceClaimName") {
             check::dns_subdomain(errs, &path.child("resourceClaimName"), claim);
         }
+    }
+}
+
+/// The claim that the scheduler made for extended resources. Source: `validatePodExtendedResourceClaimStatus`.
+fn extended_resource_claim(errs: &mut ErrorList, path: &Path, status: &Value, spec: &Value) {
+    let Some(claim) = status.get_field("extendedResourceClaimStatus") else { return };
+    let path = path.child("extendedResourceClaimStatus");
+    let (at, mappings) = (path.child("requestMappings"), claim.list("requestMappings"));
+    if mappings.is_empty() {
+        errs.push(Error::required(&at, "at least one request mapping is required"));
+    }
+    let containers = || ["initContainers", "containers"].iter().flat_map(|list| spec.list(list));
+    let mut seen = HashSet::new();
+    for (i, mapping) in mappings.iter().enumerate() {
+        let at = at.index(i);
+        let names @ [container, resource, request] =
+            ["containerName", "resourceName", "requestName"].map(|field| mapping.text(field));
+        match containers().filter(|c| c.text("name") == container).last() {
+            Some(c) if c.at("resources").at("requests").has(resource) => {}
+            Some(_) => {
+                let text = "must match the extended resource name of an entry in spec.initContainers.resources.requests or spec.containers.resources.requests";
+                errs.push(Error::invalid(&at.child("resourceName"), resource, text));
+            }
+            None => {
+                let text =
+                    "must match the name of an entry in spec.initContainers.name or spec.containers.name";
+                errs.push(Error::invalid(&at.child("containerName"), container, text));
+            }
+        }
+        check::dns_label(errs, &path.child("requestName"), request);
+        if !seen.insert(names) {
+            errs.push(Error::duplicate(&at.child("containerName"), container));
+            errs.push(Error::duplicate(&at.child("resourceName"), resource));
+            errs.push(Error::duplicate(&at.child("requestName"), request));
+        }
+    }
+    match claim.text("resourceClaimName") {
+        "" => errs.push(Error::required(&path.child("resourceClaimName"), "")),
+        name => check::dns_subdomain(errs, &path.child("resourceClaimName"), name),
     }
 }
 

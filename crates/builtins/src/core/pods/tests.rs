@@ -387,3 +387,34 @@ fn a_negative_grace_period_of_a_pod_is_a_second() {
     def().hooks.default("v1", &mut pod);
     assert_eq!(pod["spec"]["terminationGracePeriodSeconds"], 1);
 }
+
+#[test]
+fn claims_for_extended_resources_name_what_the_pod_asks_for() {
+    let w = TestContext::default();
+    let old = pod(|p| {
+        p["spec"]["initContainers"] = json!([{"name": "i", "image": "i:1"}]);
+        p["spec"]["containers"][0]["resources"] = json!({"requests": {"example.com/gpu": "1"}});
+    });
+    let mapping = |container: &str, resource: &str, request: &str| json!({"containerName": container, "resourceName": resource, "requestName": request});
+    let with = |claim: Value| {
+        let mut new = old.clone();
+        new["status"] = json!({"extendedResourceClaimStatus": claim});
+        show(&Pods.validate_update(&w.ctx(&old, "status", "v1"), &new, &old))
+    };
+    let one = mapping("c", "example.com/gpu", "r-0");
+    assert_eq!(with(json!({"resourceClaimName": "x", "requestMappings": [one]})), "");
+    expect![[r#"
+        status.extendedResourceClaimStatus.requestMappings: Required value: at least one request mapping is required
+        status.extendedResourceClaimStatus.resourceClaimName: Required value"#]].assert_eq(&with(json!({})));
+    let wrong =
+        [&one, &one, &mapping("i", "example.com/gpu", "UPPER"), &mapping("z", "example.com/gpu", "a.b")];
+    expect![[r#"
+        status.extendedResourceClaimStatus.requestMappings[1].containerName: Duplicate value: "c"
+        status.extendedResourceClaimStatus.requestMappings[1].resourceName: Duplicate value: "example.com/gpu"
+        status.extendedResourceClaimStatus.requestMappings[1].requestName: Duplicate value: "r-0"
+        status.extendedResourceClaimStatus.requestMappings[2].resourceName: Invalid value: "example.com/gpu": must match the extended resource name of an entry in spec.initContainers.resources.requests or spec.containers.resources.requests
+        status.extendedResourceClaimStatus.requestName: Invalid value: "UPPER": a lowercase RFC 1123 label must consist of lower case alphanumeric characters or '-', and must start and end with an alphanumeric character (e.g. 'my-name',  or '123-abc', regex used for validation is '[a-z0-9]([-a-z0-9]*[a-z0-9])?')
+        status.extendedResourceClaimStatus.requestMappings[3].containerName: Invalid value: "z": must match the name of an entry in spec.initContainers.name or spec.containers.name
+        status.extendedResourceClaimStatus.requestName: Invalid value: "a.b": must not contain dots
+        status.extendedResourceClaimStatus.resourceClaimName: Invalid value: "A": a lowercase RFC 1123 subdomain must consist of lower case alphanumeric characters, '-' or '.', and must start and end with an alphanumeric character (e.g. 'example.com', regex used for validation is '[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*')"#]].assert_eq(&with(json!({"resourceClaimName": "A", "requestMappings": wrong})));
+}
