@@ -201,8 +201,9 @@ impl Hooks for StatefulSets {
         default_text(policy, "whenScaled", "Retain");
         defaults::template(spec, "template");
         for c in list_mut(spec, "volumeClaimTemplates") {
-            default_text(c, "apiVersion", "v1");
-            default_text(c, "kind", "PersistentVolumeClaim");
+            // Upstream's conversion writes both, whatever was given.
+            put(c, "apiVersion", "v1");
+            put(c, "kind", "PersistentVolumeClaim");
             ensure_object(c, "metadata");
             defaults::claim_spec(ensure_object(c, "spec"));
             default_text(ensure_object(c, "status"), "phase", "Pending");

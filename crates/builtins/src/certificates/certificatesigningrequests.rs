@@ -114,8 +114,8 @@ fn validate(object: &Value, old: Option<&Value>) -> ErrorList {
     if old.is_none() {
         let request = spec.text("request");
         if let Some(problem) = super::request::problem(&base64_bytes(request)) {
-            // Upstream shows bytes; none at all are null.
-            let shown = if request.is_empty() { Value::Null } else { request.into() };
+            // Upstream shows bytes; those that are not given are null.
+            let shown = spec.at("request").clone();
             errs.push(Error::invalid(&path.child("request"), shown, problem));
         }
         let usages: Vec<&str> = spec.strings("usages").collect();

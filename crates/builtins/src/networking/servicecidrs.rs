@@ -7,7 +7,10 @@ use crate::shared::{
     table::{age, name},
     value::{Fields, put},
 };
-use kaji_meta::field::{Error, ErrorList, Path};
+use kaji_meta::{
+    field::{Error, ErrorList, Path},
+    validation::parse_cidr_sloppy,
+};
 use kaji_resource::{Column, Ctx, Hooks, ResourceDef, Scope, SubresourceDef, age_column, name_column};
 use serde_json::{Value, json};
 
@@ -40,8 +43,9 @@ fn validate(spec: &Value) -> ErrorList {
     for (i, c) in spec.strings("cidrs").enumerate() {
         errs.extend(check_cidr(&path.index(i), c));
     }
-    let v6 = spec.strings("cidrs").filter(|c| c.contains(':')).count();
-    if cidrs.len() == 2 && v6 != 1 {
+    let families: Vec<Option<bool>> =
+        spec.strings("cidrs").map(|c| Some(parse_cidr_sloppy(c)?.0.is_ipv6())).collect();
+    if families.len() == 2 && families[0] == families[1] && families[0].is_some() {
         let text = "may specify no more than one IP for each IP family, i.e 192.168.0.0/24 and 2001:db8::/64";
         errs.push(Error::invalid(&path, cidrs.to_vec(), text));
     }

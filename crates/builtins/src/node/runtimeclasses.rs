@@ -1,6 +1,6 @@
 //! RuntimeClasses.
 
-use crate::core::pods::warnings::deprecated_node_label;
+use crate::core::pods::{validate::tolerations, warnings::deprecated_node_label};
 use crate::shared::{
     check, metadata, rules,
     table::{age, name},
@@ -16,39 +16,6 @@ use serde_json::Value;
 const COLUMNS: &[Column] = &[name_column(), Column::new("Handler", "string", 0, ""), age_column()];
 
 struct RuntimeClasses;
-
-fn toleration(errs: &mut ErrorList, path: &Path, t: &Value) {
-    let (key, operator, effect) = (t.text("key"), t.text("operator"), t.text("effect"));
-    if !key.is_empty() {
-        check::label_name(errs, &path.child("key"), key);
-    } else if operator != "Exists" {
-        let text =
-            "operator must be Exists when `key` is empty, which means \"match all values and all keys\"";
-        errs.push(Error::invalid(&path.child("operator"), operator, text));
-    }
-    if t.has("tolerationSeconds") && effect != "NoExecute" {
-        let text = "effect must be 'NoExecute' when `tolerationSeconds` is set";
-        errs.push(Error::invalid(&path.child("effect"), effect, text));
-    }
-    match operator {
-        "" | "Equal" => {
-            let bad = validation::is_valid_label_value(t.text("value"));
-            if !bad.is_empty() {
-                errs.push(Error::invalid(&path.child("operator"), t.text("value"), bad.join(";")));
-            }
-        }
-        "Exists" => {
-            if !t.text("value").is_empty() {
-                let text = "value must be empty when `operator` is 'Exists'";
-                errs.push(Error::invalid(&path.child("operator"), t.clone(), text));
-            }
-        }
-        other => errs.push(Error::not_supported(&path.child("operator"), other, &["Equal", "Exists"])),
-    }
-    if !effect.is_empty() {
-        check::one_of(errs, &path.child("effect"), effect, rules::TAINT_EFFECTS);
-    }
-}
 
 impl Hooks for RuntimeClasses {
     fn validate_create(&self, _ctx: &Ctx<'_>, object: &Value) -> ErrorList {
@@ -71,7 +38,7 @@ impl Hooks for RuntimeClasses {
             ));
         }
         let (list, path) = (scheduling.list("tolerations"), path.child("tolerations"));
-        list.iter().enumerate().for_each(|(i, t)| toleration(&mut errs, &path.index(i), t));
+        tolerations(&mut errs, &path, list);
         let key = |t: &Value| ["key", "operator", "value", "effect"].map(|f| t.text(f).to_owned());
         for (i, t) in list.iter().enumerate() {
             if list[..i].iter().any(|o| key(o) == key(t)) {

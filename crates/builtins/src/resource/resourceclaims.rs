@@ -3,7 +3,10 @@
 use super::{
     beta_versions,
     permissions::{Permissions, admin_access, admin_access_of_status},
-    rules::{GROUP, claim, default_claim, driver, limited, pool, request_names, unique},
+    rules::{
+        GROUP, MAX_CONFIGS, claim, default_claim, driver, limited, opaque, pool, references, request_names,
+        unique,
+    },
 };
 use crate::{
     Deps,
@@ -100,6 +103,15 @@ fn allocation(errs: &mut ErrorList, new: &Value, old: &Value) {
         check::dns_label(errs, &at.child("device"), r.text("device"));
         super::rules::binding_conditions(errs, &at, r);
         share_id(errs, &at, r);
+    }
+    let (at, configs) = (path.child("devices").child("config"), a.at("devices").list("config"));
+    // Those of the claim, and those of its class.
+    limited(errs, &at, configs, 2 * MAX_CONFIGS);
+    for (i, config) in configs.iter().enumerate() {
+        let at = at.index(i);
+        check::required_one_of(errs, &at.child("source"), config.text("source"), &["FromClaim", "FromClass"]);
+        references(errs, &at.child("requests"), config, &known);
+        opaque(errs, &at, config);
     }
     if a.has("nodeSelector") {
         super::rules::node_selector(errs, &path.child("nodeSelector"), a.at("nodeSelector"), false);
@@ -366,6 +378,19 @@ mod tests {
         assert_eq!(errors([one, two]), "");
         expect![[r#"status.devices[1]: Invalid value: {"Driver":"d.io","Pool":"p","Device":"x","ShareID":"f25d3e62-0000-4000-8000-000000000003"}: must be an allocated device in the claim"#]].assert_eq(&errors([one, "f25d3e62-0000-4000-8000-000000000003"]));
         expect![[r#"status.devices[1]: Duplicate value: {"device":"x","driver":"d.io","pool":"p","shareID":"f25d3e62-0000-4000-8000-000000000001"}"#]].assert_eq(&errors([one, one]));
+    }
+
+    #[test]
+    fn configurations_of_an_allocation_are_checked() {
+        let mut new = claim();
+        new["status"] = json!({"allocation": {"devices": {"config": [
+            {"source": "FromClass", "requests": ["gpu"], "opaque": {"driver": "d.io", "parameters": {}}},
+            {"source": "FromNowhere"}, {"requests": ["other"], "opaque": {"driver": "d.io", "parameters": {}}}]}}});
+        expect![[r#"
+            status.allocation.devices.config[1].source: Unsupported value: "FromNowhere": supported values: "FromClaim", "FromClass"
+            status.allocation.devices.config[1].opaque: Required value
+            status.allocation.devices.config[2].source: Required value
+            status.allocation.devices.config[2].requests[0]: Invalid value: "other": must be the name of a request in the claim or the name of a request and a subrequest separated by '/'"#]].assert_eq(&update_errors(&def(&deps()), "status", new, claim()));
     }
 
     #[test]

@@ -18,7 +18,8 @@ use std::collections::BTreeSet;
 pub const GROUP: &str = "resource.k8s.io";
 const MAX_REQUESTS: usize = 32;
 const MAX_CONSTRAINTS: usize = 32;
-const MAX_CONFIGS: usize = 32;
+/// Configurations of a claim.
+pub const MAX_CONFIGS: usize = 32;
 const MAX_SELECTORS: usize = 32;
 const MAX_ALTERNATIVES: usize = 8;
 const MAX_PARAMETERS: usize = 10 * 1024;
@@ -209,7 +210,6 @@ fn toleration(errs: &mut ErrorList, path: &Path, t: &Value) {
         "Equal" => {
             let value = t.text("value");
             check::each(errs, &path.child("value"), value, validation::is_valid_label_value(value));
-            check::required(errs, &path.child("key"), key);
         }
         other => errs.push(Error::not_supported(&path.child("operator"), other, &["Equal", "Exists"])),
     }
@@ -231,7 +231,8 @@ pub fn request_names(spec: &Value) -> BTreeSet<String> {
     names
 }
 
-fn references(errs: &mut ErrorList, path: &Path, owner: &Value, known: &BTreeSet<String>) {
+/// The requests that a constraint or a configuration is for.
+pub fn references(errs: &mut ErrorList, path: &Path, owner: &Value, known: &BTreeSet<String>) {
     limited(errs, path, owner.list("requests"), MAX_REQUESTS);
     let all: Vec<&str> = owner.strings("requests").collect();
     for (i, name) in all.iter().enumerate() {

@@ -1,5 +1,8 @@
 //! Updates of a pod's status.
 
+mod claims;
+mod containers;
+
 use super::validate;
 use crate::shared::{
     Fields, check,
@@ -86,8 +89,8 @@ pub fn validate(errs: &mut ErrorList, new: &Value, old: &Value) {
         errs.push(Error::invalid(&path.child("qosClass"), n.text("qosClass"), check::IMMUTABLE));
     }
     transitions(errs, &path, n, o, old.at("spec"));
-    claim_statuses(errs, &path.child("resourceClaimStatuses"), n, new.at("spec"));
-    extended_resource_claim(errs, &path, n, new.at("spec"));
+    claims::of_the_pod(errs, &path.child("resourceClaimStatuses"), n, new.at("spec"));
+    claims::of_extended_resources(errs, &path, n, new.at("spec"));
     ips(errs, &path.child("podIPs"), n.list("podIPs"), o.list("podIPs"));
     let hosts = n.list("hostIPs");
     if let Some(first) = hosts.first()
@@ -97,6 +100,7 @@ pub fn validate(errs: &mut ErrorList, new: &Value, old: &Value) {
         errs.push(Error::invalid(&at, first.text("ip"), "must be equal to `hostIP`"));
     }
     ips(errs, &path.child("hostIPs"), hosts, o.list("hostIPs"));
+    containers::validate(errs, &path, n, new.at("spec"));
 }
 
 fn ips(errs: &mut ErrorList, path: &Path, new: &[Value], old: &[Value]) {
@@ -107,6 +111,12 @@ fn ips(errs: &mut ErrorList, path: &Path, new: &[Value], old: &[Value]) {
     if new.len() < 2 {
         return;
     }
+    if let Some((i, ip)) =
+        new.iter().map(|ip| ip.text("ip")).enumerate().find(|(_, ip)| parse_ip_sloppy(ip).is_none())
+    {
+        let text = format!("failed to check for dual stack with error:invalid IP[{i}]: {ip}");
+        errs.push(Error::internal(path, &text));
+    }
     let families: HashSet<bool> =
         new.iter().filter_map(|i| parse_ip_sloppy(i.text("ip"))).map(|a| a.is_ipv6()).collect();
     if families.len() != 2 || new.len() > 2 {
@@ -114,63 +124,6 @@ fn ips(errs: &mut ErrorList, path: &Path, new: &[Value], old: &[Value]) {
         let (ty, list) = ("io.k8s.api.core.v1.PodIP", Value::from(new.to_vec()));
         let text = "may specify no more than one IP for each IP family";
         errs.push(check::invalid_struct(path, ty, &list, text));
-    }
-}
-
-fn claim_statuses(errs: &mut ErrorList, path: &Path, status: &Value, spec: &Value) {
-    let mut seen = HashSet::new();
-    for (i, s) in status.list("resourceClaimStatuses").iter().enumerate() {
-        let path = path.index(i);
-        let name = s.text("name");
-        if !spec.list("resourceClaims").iter().any(|c| c.text("name") == name) {
-            let text = "must match the name of an entry in `spec.resourceClaims`";
-            errs.push(Error::invalid(&path.child("name"), name, text));
-        }
-        if !seen.insert(name) {
-            errs.push(Error::duplicate(&path.child("name"), name));
-        }
-        if let Some(claim) = s.opt_text("resourceClaimName") {
-            check::dns_subdomain(errs, &path.child("resourceClaimName"), claim);
-        }
-    }
-}
-
-/// The claim that the scheduler made for extended resources. Source: `validatePodExtendedResourceClaimStatus`.
-fn extended_resource_claim(errs: &mut ErrorList, path: &Path, status: &Value, spec: &Value) {
-    let Some(claim) = status.get_field("extendedResourceClaimStatus") else { return };
-    let path = path.child("extendedResourceClaimStatus");
-    let (at, mappings) = (path.child("requestMappings"), claim.list("requestMappings"));
-    if mappings.is_empty() {
-        errs.push(Error::required(&at, "at least one request mapping is required"));
-    }
-    let containers = || ["initContainers", "containers"].iter().flat_map(|list| spec.list(list));
-    let mut seen = HashSet::new();
-    for (i, mapping) in mappings.iter().enumerate() {
-        let at = at.index(i);
-        let names @ [container, resource, request] =
-            ["containerName", "resourceName", "requestName"].map(|field| mapping.text(field));
-        match containers().filter(|c| c.text("name") == container).last() {
-            Some(c) if c.at("resources").at("requests").has(resource) => {}
-            Some(_) => {
-                let text = "must match the extended resource name of an entry in spec.initContainers.resources.requests or spec.containers.resources.requests";
-                errs.push(Error::invalid(&at.child("resourceName"), resource, text));
-            }
-            None => {
-                let text =
-                    "must match the name of an entry in spec.initContainers.name or spec.containers.name";
-                errs.push(Error::invalid(&at.child("containerName"), container, text));
-            }
-        }
-        check::dns_label(errs, &path.child("requestName"), request);
-        if !seen.insert(names) {
-            errs.push(Error::duplicate(&at.child("containerName"), container));
-            errs.push(Error::duplicate(&at.child("resourceName"), resource));
-            errs.push(Error::duplicate(&at.child("requestName"), request));
-        }
-    }
-    match claim.text("resourceClaimName") {
-        "" => errs.push(Error::required(&path.child("resourceClaimName"), "")),
-        name => check::dns_subdomain(errs, &path.child("resourceClaimName"), name),
     }
 }
 

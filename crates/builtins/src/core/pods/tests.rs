@@ -418,3 +418,45 @@ fn claims_for_extended_resources_name_what_the_pod_asks_for() {
         status.extendedResourceClaimStatus.requestName: Invalid value: "a.b": must not contain dots
         status.extendedResourceClaimStatus.resourceClaimName: Invalid value: "A": a lowercase RFC 1123 subdomain must consist of lower case alphanumeric characters, '-' or '.', and must start and end with an alphanumeric character (e.g. 'example.com', regex used for validation is '[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*')"#]].assert_eq(&with(json!({"resourceClaimName": "A", "requestMappings": wrong})));
 }
+
+#[test]
+fn statuses_of_containers_are_checked() {
+    let w = TestContext::default();
+    let old = pod(|p| {
+        p["spec"]["containers"][0]["resources"] =
+            json!({"requests": {"cpu": "1"}, "claims": [{"name": "a"}, {"name": "b", "request": "r"}]});
+    });
+    let with = |status: Value| {
+        let mut new = old.clone();
+        new["status"] = status;
+        show(&Pods.validate_update(&w.ctx(&old, "status", "v1"), &new, &old))
+    };
+    let names = |names: &[&str]| names.iter().map(|name| json!({"name": name})).collect::<Value>();
+    let right = json!({"name": "c", "allocatedResourcesStatus": names(&["cpu", "claim:a", "claim:b/r"]),
+        "user": {"linux": {"uid": 0, "gid": 1, "supplementalGroups": [2]}}});
+    assert_eq!(
+        with(json!({"containerStatuses": [right], "ephemeralContainerStatuses": [{"name": "e"}]})),
+        ""
+    );
+    let resources = json!([{"resourceID": "x", "health": "Ill", "message": ""}, {"resourceID": "x", "health": "Unknown"}]);
+    let wrong = json!({"name": "c", "allocatedResourcesStatus": names(&["memory", "claim:b", "claim:a/r"]),
+        "user": {"linux": {"uid": -1, "gid": -1, "supplementalGroups": [-1]}}});
+    let other =
+        json!({"name": "gone", "allocatedResourcesStatus": [{"name": "any", "resources": resources}]});
+    expect![[r#"
+        status.containerStatuses[0].user.linux.uid: Invalid value: -1: must be between 0 and 2147483647, inclusive
+        status.containerStatuses[0].user.linux.gid: Invalid value: -1: must be between 0 and 2147483647, inclusive
+        status.containerStatuses[0].user.linux.supplementalGroups[0]: Invalid value: -1: must be between 0 and 2147483647, inclusive
+        status.containerStatuses[0].allocatedResourcesStatus[0].name: Invalid value: "memory": must match one of the container's resource requests
+        status.containerStatuses[0].allocatedResourcesStatus[1].name: Invalid value: "claim:b": must match one of the container's resource claims in a format 'claim:<claimName>/<request>' or 'claim:<claimName>' if request is empty
+        status.containerStatuses[0].allocatedResourcesStatus[2].name: Invalid value: "claim:a/r": must match one of the container's resource claims in a format 'claim:<claimName>/<request>' or 'claim:<claimName>' if request is empty
+        status.containerStatuses[1].allocatedResourcesStatus[0].resources[0].health: Unsupported value: "Ill": supported values: "Healthy", "Unhealthy", "Unknown"
+        status.containerStatuses[1].allocatedResourcesStatus[0].resources[0].message: Required value: must be non-empty if specified
+        status.containerStatuses[1].allocatedResourcesStatus[0].resources[1].resourceID: Duplicate value: "x"
+        status.ephemeralContainerStatuses[0].allocatedResourcesStatus: Forbidden: must not be specified in container status"#]].assert_eq(&with(json!({"containerStatuses": [wrong, other],
+        "ephemeralContainerStatuses": [{"name": "e", "allocatedResourcesStatus": names(&["cpu"])}]})));
+    expect![[r#"
+        status.podIPs[1]: Invalid value: "x": must be a valid IP address, (e.g. 10.9.8.7 or 2001:db8::ffff)
+        status.podIPs: Internal error: failed to check for dual stack with error:invalid IP[1]: x
+        status.podIPs: Invalid value: [{"IP":"10.0.0.1"},{"IP":"x"}]: may specify no more than one IP for each IP family"#]].assert_eq(&with(json!({"podIPs": [{"ip": "10.0.0.1"}, {"ip": "x"}]})));
+}
