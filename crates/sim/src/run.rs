@@ -365,7 +365,12 @@ impl Run<'_> {
                 let until = self.clock.elapsed_millis() + seconds * 1_000;
                 lock(&self.findings).laws.disk_full_until(until);
             }
-            Action::ClockStep(seconds) => self.clock.step(seconds * 1_000),
+            Action::ClockStep(seconds) => {
+                if seconds < 0 {
+                    lock(&self.findings).laws.clock_stepped_back();
+                }
+                self.clock.step(seconds * 1_000);
+            }
         }
         Ok(())
     }

@@ -190,7 +190,7 @@ impl Availability {
     /// it are not looked at.
     fn check_ordinals(
         &self,
-        (objects, _, restarts): Known<'_>,
+        (objects, scales, restarts): Known<'_>,
         now: u64,
         (set, replicas): (&Value, i64),
         pod: &Value,
@@ -217,7 +217,9 @@ impl Availability {
             .map(|other| format!("{name}-{other}"))
             .filter(|other| !names.contains(&&**other))
             .collect();
-        let most = if most.is_null() { 1 } else { share_down(most, replicas).max(1) };
+        // A share is of as many replicas as the controller may have seen.
+        let whole = scales.max(uid(set)).unwrap_or(replicas);
+        let most = if most.is_null() { 1 } else { share_down(most, whole).max(1) };
         (i64::try_from(missing.len()).unwrap_or(i64::MAX) >= most)
             .then(|| format!("deleted while {missing:?} are not available, and {most} may not be"))
     }

@@ -22,6 +22,9 @@ pub fn missing(objects: &Objects) -> Vec<String> {
     for node in objects.of(NODES).filter(|node| !is_condition_true(node, "Ready")) {
         missing.push(format!("node {} is not ready", text(node, &["metadata", "name"])));
     }
+    for scaler in objects.of(AUTOSCALERS).filter(|scaler| holds_back(scaler)) {
+        missing.push(format!("autoscaler {} is about to scale down", text(scaler, &["metadata", "name"])));
+    }
     // Workloads beyond a quota are short of pods for good.
     if objects.of(QUOTAS).next().is_none() {
         workloads(objects, &mut missing);
@@ -63,6 +66,13 @@ fn others(objects: &Objects, missing: &mut Vec<String>) {
         }
     }
     objects.of(AUTOSCALERS).for_each(|scaler| autoscaled(objects, scaler, missing));
+}
+
+/// Whether an autoscaler waits before it scales down, until what it found out last has held for some minutes.
+fn holds_back(scaler: &Value) -> bool {
+    let conditions = at(scaler, &["status", "conditions"]).as_array();
+    let mut reasons = conditions.into_iter().flatten().map(|condition| text(condition, &["reason"]));
+    reasons.any(|reason| reason == "ScaleDownStabilized")
 }
 
 /// Whether a deployment has as many replicas as the utilization of processors asks for, which the annotation of its pods says.

@@ -157,6 +157,37 @@ fn an_owner_deleted_in_the_foreground_outlives_its_dependents() {
 }
 
 #[test]
+fn a_quota_counts_pods_that_are_overdue_again_when_the_clock_went_back() {
+    let mut late = pod("p", "o", "a", false);
+    late["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z".into();
+    let full = |used: &str| json!({"status": {"hard": {"pods": "2"}, "used": {"pods": used}}});
+    let broken = |back: bool, used: &str| {
+        let mut laws = Laws::default();
+        if back {
+            laws.clock_stepped_back();
+        }
+        laws.apply(0, &event("/registry/core/pods/n/p", 1, &late));
+        laws.apply(1, &event("/registry/core/resourcequotas/n/q", 1, &full(used))).1.join("\n")
+    };
+    expect!["/registry/core/resourcequotas/n/q: 3 pods are used of a quota of 2"]
+        .assert_eq(&broken(false, "3"));
+    assert_eq!(broken(true, "3") + &broken(false, "2"), "");
+    assert_ne!(broken(true, "4"), "");
+}
+
+#[test]
+fn a_cluster_rests_when_no_autoscaler_holds_back() {
+    let scaler = |reason: &str| json!({"metadata": {"name": "h"}, "status": {"conditions": [{"type": "AbleToScale", "reason": reason}]}});
+    let missing = |reason: &str| {
+        let mut laws = Laws::default();
+        laws.apply(0, &event("/registry/autoscaling/horizontalpodautoscalers/n/h", 1, &scaler(reason)));
+        reached::missing(laws.objects())
+    };
+    assert_eq!(missing("ScaleDownStabilized"), ["autoscaler h is about to scale down"]);
+    assert!(missing("ReadyForNewScale").is_empty());
+}
+
+#[test]
 fn a_cluster_has_reached_what_its_objects_ask_for() {
     let mut laws = Laws::default();
     let deployment = json!({"metadata": {"name": "d", "uid": "d", "generation": 2},

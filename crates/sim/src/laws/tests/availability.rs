@@ -179,6 +179,16 @@ fn a_stateful_set_replaces_one_pod_after_the_other() {
     assert_eq!(unready(&mut start("Parallel", Value::Null)), "");
     assert_eq!(unready(&mut start("Parallel", json!("70%"))), "");
     assert_ne!(unready(&mut start("Parallel", json!(1))), "");
+    // A share of the replicas is one of those that there are now.
+    let mut grown = start("Parallel", json!("50%"));
+    for (at, replicas) in [(0, 2), (LATER, 4)] {
+        let mut set = stateful_set("Parallel", &json!("50%"));
+        set["spec"]["replicas"] = replicas.into();
+        grown.put(at, STATEFUL_SET, &set);
+    }
+    assert_eq!(grown.put(LATER, &key("s-3"), &pod("s-3", "s", "x", true)), "");
+    assert_eq!(grown.delete(LATER + 30_000, "s-2", "s") + &grown.delete(LATER + 30_000, "s-1", "s"), "");
+    assert_ne!(grown.delete(LATER + 30_000, "s-0", "s"), "");
     // Beyond the replicas none must stay.
     let mut scaled = start("OrderedReady", Value::Null);
     let mut fewer = stateful_set("OrderedReady", &Value::Null);
