@@ -12,7 +12,7 @@ use std::collections::HashSet;
 
 /// The longest message about a resource's health, in bytes.
 const LONGEST_MESSAGE: usize = 1024;
-/// The statuses, and the list of the spec whose containers may be given resources.
+/// The statuses, and the list of containers in the spec that may be given resources.
 const LISTS: [(&str, Option<&str>); 3] = [
     ("containerStatuses", Some("containers")),
     ("initContainerStatuses", Some("initContainers")),
