@@ -42,7 +42,7 @@ pub(super) fn of_extended_resources(errs: &mut ErrorList, path: &Path, status: &
         let at = at.index(i);
         let names @ [container, resource, request] =
             ["containerName", "resourceName", "requestName"].map(|field| mapping.text(field));
-        match containers().filter(|c| c.text("name") == container).last() {
+        match containers().rfind(|c| c.text("name") == container) {
             Some(c) if c.at("resources").at("requests").has(resource) => {}
             Some(_) => {
                 let text = "must match the extended resource name of an entry in spec.initContainers.resources.requests or spec.containers.resources.requests";
