@@ -72,8 +72,8 @@ impl Laws {
         self.availability.disk_full_until(at);
     }
 
-    /// The clock shows an earlier time than before. A pod whose deletion is overdue counts for no quota, and then it counts again, as
-    /// upstream's.
+    /// The clock shows an earlier time than before. A pod counts for no quota once its deletion is overdue, and then it counts again,
+    /// as upstream's.
     pub fn clock_stepped_back(&mut self) {
         self.clock_went_back = true;
     }

@@ -167,3 +167,27 @@ async fn connections_end_after_a_share_of_their_requests() {
     assert!(served > 0);
     cluster.stop().await;
 }
+
+/// A process may have many servers, one after the other: tests, simulations.
+#[test]
+fn nothing_of_a_server_outlives_it() {
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
+    let parts = runtime.block_on(async {
+        let cluster = TestCluster::start(1).await;
+        cluster.kube().await.list_core_api_versions().await.unwrap();
+        let stack = &cluster.cluster.stack;
+        let weak = (Arc::downgrade(stack), Arc::downgrade(&stack.engine), Arc::downgrade(&stack.aggregator));
+        let more =
+            (Arc::downgrade(&stack.openapi), Arc::downgrade(&stack.flow), Arc::downgrade(&stack.connector));
+        drop(cluster.stop().await);
+        (weak, more)
+    });
+    drop(runtime);
+    let ((stack, engine, aggregator), (openapi, flow, connector)) = parts;
+    assert_eq!(stack.strong_count(), 0, "stack");
+    assert_eq!(engine.strong_count(), 0, "engine");
+    assert_eq!(aggregator.strong_count(), 0, "aggregator");
+    assert_eq!(openapi.strong_count(), 0, "openapi");
+    assert_eq!(flow.strong_count(), 0, "flow control");
+    assert_eq!(connector.strong_count(), 0, "connector");
+}
