@@ -1,9 +1,15 @@
 //! Whole clusters in a simulation: seeds break no law.
 
+use futures_util::future::LocalBoxFuture;
 use kaji::simulation::WholeCluster;
-use kaji_sim::{Outcome, Scenario, Settings, run};
+use kaji_sim::{Outcome, Parts, Scenario, Settings, SimulatedCluster, Subject, run};
+use kaji_store::Store;
 use serde_json::json;
-use std::{collections::BTreeSet, time::Duration};
+use std::{
+    collections::BTreeSet,
+    sync::{Mutex, Weak},
+    time::Duration,
+};
 
 fn outcome(seed: u64, allowed: Option<BTreeSet<u64>>) -> Outcome {
     let settings = Settings { seed, nodes: 3, allowed, scenario: Scenario::Drawn };
@@ -61,4 +67,26 @@ fn faults_that_are_not_allowed_do_not_come_about() {
     // One of machines and processes, and nothing else.
     let faults = outcome(3, Some([1].into())).faults;
     assert_eq!(faults.iter().map(|fault| fault.number).collect::<Vec<_>>(), [1]);
+}
+
+/// A cluster, with references to what it was started over.
+#[derive(Default)]
+struct Followed(Mutex<Vec<Weak<dyn Store>>>);
+
+impl Subject for Followed {
+    fn start(&self, parts: Parts) -> LocalBoxFuture<'_, Result<Box<dyn SimulatedCluster>, String>> {
+        self.0.lock().unwrap().push(std::sync::Arc::downgrade(&parts.store));
+        WholeCluster.start(parts)
+    }
+}
+
+/// Thousands of seeds are run in one process.
+#[test]
+fn nothing_of_a_simulated_cluster_outlives_it() {
+    let followed = Followed::default();
+    let settings = Settings { seed: 3, nodes: 1, allowed: None, scenario: Scenario::Drawn };
+    run(&settings, &followed).unwrap();
+    let stores = followed.0.into_inner().unwrap();
+    assert!(!stores.is_empty());
+    assert!(stores.iter().all(|store| store.strong_count() == 0));
 }
