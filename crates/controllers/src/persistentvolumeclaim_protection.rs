@@ -1,7 +1,9 @@
 //! Persistent volume claims in use by pods are protected from deletion by a finalizer.
 //!
 //! Invariant: a claim is in use while a pod that is bound to a node names it: a kubelet that has seen the pod waits for its
-//! claims.
+//! claims. A pod that its kubelet is done with, or that was deleted by force, uses none, even while finalizers keep it: else it could
+//! wait for a claim that it owns (a stateful set's, deleted in the foreground), and the claim for it. Upstream does so for ephemeral
+//! volumes only.
 
 use crate::{
     Descriptor, Start,
@@ -65,7 +67,7 @@ impl Protected for PersistentVolumeClaim {
             pod.claims().any(|(name, own)| {
                 let made_for =
                     || meta.owner_references.iter().any(|o| o.controller && o.uid == pod.metadata.uid);
-                name == meta.name && (!own || holds(pod) && made_for())
+                name == meta.name && holds(pod) && (!own || made_for())
             })
         };
         pods.indexed(Pod::CLAIM, &format!("{}/{}", meta.namespace, meta.name)).any(|pod| uses(pod))
@@ -103,6 +105,7 @@ mod tests {
         let claims = [
             claim("used", Some(9), json!({})),
             claim("unbound", Some(9), json!({})),
+            claim("done", Some(9), json!({})),
             claim("fresh", Some(0), json!({})),
             claim("own-v", Some(9), owned("own")),
             claim("gone-v", Some(9), owned("gone")),
@@ -114,6 +117,12 @@ mod tests {
         let pods = [
             pod("a", "n", named("used"), json!({})),
             pod("b", "", named("unbound"), json!({})),
+            pod(
+                "waiting",
+                "n",
+                named("done"),
+                json!({"deletionTimestamp": ago(1), "deletionGracePeriodSeconds": 0, "finalizers": ["foregroundDeletion"]}),
+            ),
             pod("own", "n", ephemeral(), json!({})),
             pod(
                 "gone",
@@ -123,7 +132,7 @@ mod tests {
             ),
             pod("other", "n", ephemeral(), json!({})),
         ];
-        let names = ["used", "unbound", "fresh", "own-v", "gone-v", "other-v", "plain", "kept"];
+        let names = ["used", "unbound", "done", "fresh", "own-v", "gone-v", "other-v", "plain", "kept"];
         let view =
             View::default().with(snapshot::<PersistentVolumeClaim>(claims)).with(snapshot::<Pod>(pods));
         let reconciler = Protection::<PersistentVolumeClaim>(PhantomData);
@@ -131,6 +140,7 @@ mod tests {
             names.iter().map(|n| text(&reconcile(&reconciler, &view, "ns", n, &[]))).collect();
         expect![[r#"
             merge /api/v1/namespaces/ns/persistentvolumeclaims/unbound {"metadata":{"finalizers":["a"],"resourceVersion":"7","uid":"unbound"}}
+            merge /api/v1/namespaces/ns/persistentvolumeclaims/done {"metadata":{"finalizers":["a"],"resourceVersion":"7","uid":"done"}}
             again after 1s
             merge /api/v1/namespaces/ns/persistentvolumeclaims/gone-v {"metadata":{"finalizers":["a"],"resourceVersion":"7","uid":"gone-v"}}
             merge /api/v1/namespaces/ns/persistentvolumeclaims/other-v {"metadata":{"finalizers":["a"],"resourceVersion":"7","uid":"other-v"}}

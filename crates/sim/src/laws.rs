@@ -15,8 +15,8 @@ mod restarts;
 mod tests;
 
 use crate::objects::{
-    DEPLOYMENTS, JOBS, Objects, PODS, QUOTAS, REPLICA_SETS, STATEFUL_SETS, at, controller, is_condition_true,
-    is_deleting, is_finished, number, text, uid,
+    DEPLOYMENTS, JOBS, NODES, Objects, PODS, QUOTAS, REPLICA_SETS, STATEFUL_SETS, at, controller,
+    is_condition_true, is_deleting, is_finished, number, text, uid,
 };
 use availability::Availability;
 use bounds::{Bounds, share_up};
@@ -24,10 +24,16 @@ use kaji_store::{Event, EventKind};
 use placement::Placement;
 use restarts::Restarts;
 use serde_json::Value;
-use std::{collections::BTreeMap, sync::Arc};
+use std::{
+    collections::{BTreeMap, VecDeque},
+    sync::Arc,
+};
 
 /// For so long a bound that was changed may still be acted on: the longest wait of a call and its retries.
 pub const WINDOW_MILLIS: u64 = 120_000;
+
+/// For so long a pod counts for its quota again: a second, and the time until the quota is counted.
+const HASTENED_MILLIS: u64 = 5_000;
 
 /// Checks events.
 #[derive(Debug, Default)]
@@ -47,6 +53,8 @@ pub struct Laws {
     ready_at: BTreeMap<(String, String), u64>,
     restarts: Restarts,
     clock_went_back: bool,
+    /// When the deletion of a pod was shortened to nothing.
+    hastened: VecDeque<u64>,
 }
 
 impl Laws {
@@ -125,6 +133,8 @@ impl Laws {
         }
         if key.starts_with(PODS) {
             self.pod_changed(now, key, before, after, broken);
+        } else if key.starts_with(NODES) {
+            self.availability.follow_node(now, before, after);
         } else if key.starts_with(REPLICA_SETS) {
             self.bound(now, after, number(after, &["spec", "replicas"]));
             self.scaled(now, after);
@@ -143,7 +153,7 @@ impl Laws {
             let used = number_of_text(text(after, &["status", "used", "pods"]));
             let again = match self.clock_went_back {
                 true => self.objects.of(PODS).filter(|pod| is_deleting(pod)).count(),
-                false => 0,
+                false => self.hastened.iter().filter(|at| *at + HASTENED_MILLIS >= now).count(),
             };
             if used - i64::try_from(again).unwrap_or(i64::MAX) > hard {
                 broken.push(format!("{key}: {used} pods are used of a quota of {hard}"));
@@ -178,6 +188,12 @@ impl Laws {
             self.ready_at.insert(identity(), now);
         }
         let Some(before) = before.filter(|before| uid(before) == uid(after)) else { return };
+        let grace = |pod: &Value| at(pod, &["metadata", "deletionGracePeriodSeconds"]).as_i64();
+        if grace(after) == Some(0) && grace(before).is_some_and(|before| before > 0) {
+            // As upstream, its deletion is due now, and no longer overdue.
+            self.hastened.retain(|at| at + HASTENED_MILLIS >= now);
+            self.hastened.push_back(now);
+        }
         let former = text(before, &["spec", "nodeName"]);
         if !former.is_empty() && former != node {
             broken.push(format!("{key}: bound to {former}, and then to {node}"));

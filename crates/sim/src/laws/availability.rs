@@ -46,6 +46,8 @@ pub struct Availability {
     ready_since: BTreeMap<String, u64>,
     /// Pods that were available until lately, by uid.
     lost: BTreeMap<String, Lost>,
+    /// When a node had taints last, by name.
+    tainted_at: BTreeMap<String, u64>,
     disk_full_until: Option<u64>,
 }
 
@@ -80,6 +82,21 @@ impl Availability {
     /// See [`super::Laws::disk_full_until`].
     pub fn disk_full_until(&mut self, at: u64) {
         self.disk_full_until = Some(at);
+    }
+
+    /// Follows a change of a node.
+    pub fn follow_node(&mut self, now: u64, before: Option<&Value>, after: &Value) {
+        if before.is_some_and(is_tainted) || is_tainted(after) {
+            self.tainted_at.insert(text(after, &["metadata", "name"]).to_owned(), now);
+        }
+    }
+
+    /// The nodes on which daemon sets must have pods: those without taints, which as upstream's controller has it keep pods away that
+    /// do not tolerate a node that is not ready, for as long as a controller may not have seen that they are gone.
+    fn settled_nodes<'a>(&'a self, objects: &'a Objects, now: u64) -> impl Iterator<Item = &'a str> {
+        let untainted = objects.of(NODES).filter(|node| !is_tainted(node));
+        let names = untainted.map(|node| text(node, &["metadata", "name"]));
+        names.filter(move |name| self.tainted_at.get(*name).is_none_or(|at| at + WINDOW_MILLIS < now))
     }
 
     /// Pods that were available until lately, and were not evicted.
@@ -151,8 +168,9 @@ impl Availability {
             if daemon_set_surges(root) {
                 return self.check_surge(known, now, root, pod);
             }
-            let nodes = i64::try_from(objects.of(NODES).count()).unwrap_or(0);
-            least_of_daemon_set(root, nodes)?
+            let count = |nodes: usize| i64::try_from(nodes).unwrap_or(0);
+            let settled = count(self.settled_nodes(objects, now).count());
+            least_of_daemon_set(root, count(objects.of(NODES).count()), settled)?
         } else {
             return None;
         };
@@ -179,8 +197,8 @@ impl Availability {
             .map(|other| &**other)
             .chain(self.lost_of(now, uid(set), restarts));
         let is_alone = !others.any(|other| node_of(other) == node);
-        // Pods of a node that is gone go as well.
-        let is_node = objects.of(NODES).any(|known| text(known, &["metadata", "name"]) == node);
+        // Pods of a node that is gone, or not ready, go as well.
+        let is_node = self.settled_nodes(objects, now).any(|known| known == node);
         let name = text(set, &["metadata", "name"]);
         (is_alone && is_node)
             .then(|| format!("its deletion leaves {node} without an available pod of {name}"))
@@ -256,12 +274,16 @@ fn daemon_set_surges(set: &Value) -> bool {
 }
 
 /// How many available pods the rollout of a daemon set leaves that does not surge.
-fn least_of_daemon_set(set: &Value, nodes: i64) -> Option<i64> {
+fn is_tainted(node: &Value) -> bool {
+    at(node, &["spec", "taints"]).as_array().is_some_and(|taints| !taints.is_empty())
+}
+
+fn least_of_daemon_set(set: &Value, nodes: i64, settled: i64) -> Option<i64> {
     let strategy = at(set, &["spec", "updateStrategy"]);
     if strategy["type"] != "RollingUpdate" {
         return None;
     }
-    Some(nodes - share_up(&strategy["rollingUpdate"]["maxUnavailable"], nodes).max(1))
+    Some(settled - share_up(&strategy["rollingUpdate"]["maxUnavailable"], nodes).max(1))
 }
 
 fn node_of(pod: &Value) -> &str {

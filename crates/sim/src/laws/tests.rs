@@ -173,6 +173,17 @@ fn a_quota_counts_pods_that_are_overdue_again_when_the_clock_went_back() {
         .assert_eq(&broken(false, "3"));
     assert_eq!(broken(true, "3") + &broken(false, "2"), "");
     assert_ne!(broken(true, "4"), "");
+    // When it is deleted at last, its deletion is due now.
+    let counted = |at: u64| {
+        let mut laws = Laws::default();
+        for (version, grace) in [(1, 30), (2, 0)] {
+            late["metadata"]["deletionGracePeriodSeconds"] = grace.into();
+            laws.apply(0, &event("/registry/core/pods/n/p", version, &late));
+        }
+        laws.apply(1, &event("/registry/core/pods/n/p", 3, &Value::Null));
+        laws.apply(at, &event("/registry/core/resourcequotas/n/q", 1, &full("3"))).1.is_empty()
+    };
+    assert_eq!([1, HASTENED_MILLIS + 1].map(counted), [true, false]);
 }
 
 #[test]

@@ -211,6 +211,17 @@ fn a_daemon_set_leaves_nodes_without_their_pod_up_to_a_percentage_rounded_up() {
     assert_eq!(half.delete(LATER, "a", "e") + &half.delete(LATER, "b", "e"), "");
     expect!["/registry/core/pods/n/c: its deletion leaves e 0 available pods, and 1 must stay"]
         .assert_eq(&half.delete(LATER, "c", "e"));
+    // A node that is not ready needs none, until some time after.
+    for (at, allowed) in [(LATER + 1, true), (LATER + WINDOW_MILLIS + 2, false)] {
+        let mut one = start(json!({"maxUnavailable": 1}));
+        let mut tainted = node("3");
+        tainted["spec"] =
+            json!({"taints": [{"key": "node.kubernetes.io/not-ready", "effect": "NoSchedule"}]});
+        one.put(LATER, "/registry/core/nodes/3", &tainted);
+        one.put(LATER, "/registry/core/nodes/3", &node("3"));
+        let broken = one.delete(at, "a", "e") + &one.delete(at, "b", "e");
+        assert_eq!(broken.is_empty(), allowed, "{broken}");
+    }
 }
 
 #[test]
