@@ -198,7 +198,7 @@ pub fn match_resources(errs: &mut ErrorList, path: &Path, m: &Value) {
             let names: Vec<&str> = r.strings("resourceNames").collect();
             for (j, n) in names.iter().enumerate() {
                 let at = at.child("resourceNames").index(j);
-                check::each(errs, &at, n, validation::path_segment_name(n, false));
+                check::each(errs, &at, *n, validation::path_segment_name(n, false));
                 if names[..j].contains(n) {
                     errs.push(Error::duplicate(&at, *n));
                 }

@@ -47,7 +47,7 @@ fn review_versions(errs: &mut ErrorList, path: &Path, hook: &Value, strict: bool
         if all[..i].contains(v) {
             errs.push(Error::invalid(&path.index(i), *v, "duplicate version"));
         } else {
-            check::each(errs, &path.index(i), v, validation::is_dns1035_label(v));
+            check::each(errs, &path.index(i), *v, validation::is_dns1035_label(v));
         }
     }
     if strict && !all.iter().any(|v| REVIEW_VERSIONS.contains(v)) {

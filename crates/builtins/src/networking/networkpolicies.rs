@@ -45,7 +45,7 @@ fn port(errs: &mut ErrorList, path: &Path, p: &Value) {
             if let Some(e) = end {
                 errs.push(Error::invalid(&at, e, "may not be specified when `port` is non-numeric"));
             }
-            check::each(errs, &path.child("port"), s, validation::is_valid_port_name(s));
+            check::each(errs, &path.child("port"), s.as_str(), validation::is_valid_port_name(s));
         }
         (n, end) => {
             let n = n.as_i64().unwrap_or(0);

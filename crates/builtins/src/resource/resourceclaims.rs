@@ -4,8 +4,8 @@ use super::{
     beta_versions,
     permissions::{Permissions, admin_access, admin_access_of_status},
     rules::{
-        GROUP, MAX_CONFIGS, claim, default_claim, driver, limited, opaque, pool, references, request_names,
-        unique,
+        GROUP, MAX_CONFIGS, claim, default_claim, driver, limited, opaque, pool, reference, references,
+        request_names, unique,
     },
 };
 use crate::{
@@ -93,11 +93,7 @@ fn allocation(errs: &mut ErrorList, new: &Value, old: &Value) {
     let known = request_names(new.at("spec"));
     for (i, r) in results.iter().enumerate() {
         let at = at.index(i);
-        let request = r.text("request");
-        if !known.contains(request) {
-            let text = "must be the name of a request in the claim or the name of a request and a subrequest separated by '/'";
-            errs.push(Error::invalid(&at.child("request"), request, text));
-        }
+        reference(errs, &at.child("request"), r.text("request"), &known);
         driver(errs, &at.child("driver"), r.text("driver"));
         pool(errs, &at.child("pool"), r.text("pool"));
         check::dns_label(errs, &at.child("device"), r.text("device"));

@@ -236,17 +236,20 @@ pub fn references(errs: &mut ErrorList, path: &Path, owner: &Value, known: &BTre
     limited(errs, path, owner.list("requests"), MAX_REQUESTS);
     let all: Vec<&str> = owner.strings("requests").collect();
     for (i, name) in all.iter().enumerate() {
-        let at = path.index(i);
-        let parts: Vec<&str> = name.split('/').collect();
-        if parts.len() <= 2 {
-            parts.iter().for_each(|part| check::dns_label(errs, &at, part));
-        }
-        if !known.contains(*name) {
-            let text = "must be the name of a request in the claim or the name of a request and a subrequest separated by '/'";
-            errs.push(Error::invalid(&at, *name, text));
-        }
+        reference(errs, &path.index(i), name, known);
     }
     unique(errs, path, &all, "");
+}
+
+/// The name of a request, or `request/alternative`. Source: `validateRequestNameRef`.
+pub fn reference(errs: &mut ErrorList, path: &Path, name: &str, known: &BTreeSet<String>) {
+    if name.matches('/').count() <= 1 {
+        name.split('/').for_each(|part| check::dns_label(errs, path, part));
+    }
+    if !known.contains(name) {
+        let text = "must be the name of a request in the claim or the name of a request and a subrequest separated by '/'";
+        errs.push(Error::invalid(path, name, text));
+    }
 }
 
 /// Parameters for a driver.

@@ -21,7 +21,7 @@ pub const LABEL_SELECTOR: &str = "io.k8s.apimachinery.pkg.apis.meta.v1.LabelSele
 pub const IMMUTABLE: &str = "field is immutable";
 
 /// One `Invalid` for each message.
-pub fn each(errs: &mut ErrorList, path: &Path, value: &str, messages: Vec<String>) {
+pub fn each(errs: &mut ErrorList, path: &Path, value: impl Into<Value> + Copy, messages: Vec<String>) {
     errs.extend(messages.into_iter().map(|m| Error::invalid(path, value, m)));
 }
 
@@ -191,7 +191,7 @@ pub fn ip(errs: &mut ErrorList, path: &Path, value: &str, valid_old: &[&str]) {
 /// A port by number or name.
 pub fn port_num_or_name(errs: &mut ErrorList, path: &Path, value: &Value) {
     match value {
-        Value::String(s) => each(errs, path, s, validation::is_valid_port_name(s)),
+        Value::String(s) => each(errs, path, s.as_str(), validation::is_valid_port_name(s)),
         other => {
             let n = other.as_i64().unwrap_or(0);
             errs.extend(validation::is_valid_port_num(n).into_iter().map(|m| Error::invalid(path, n, m)));

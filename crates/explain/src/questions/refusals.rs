@@ -64,10 +64,7 @@ async fn of_refusal(case: &Case<'_>, refusal: &Value, conflicts: Option<&ApplyCo
         return vec![conflict::explained(case, conflicts, cause).await];
     }
     let mut causes = vec![described(case.reader, case.namespace(), refusal).await];
-    let message = str_at(refusal, &["message"]);
-    if webhook::Called::of(message).is_some() {
-        causes.extend(webhook::named_in(case, message).await);
-    }
+    causes.extend(webhook::named_in(case, str_at(refusal, &["message"])).await);
     causes
 }
 

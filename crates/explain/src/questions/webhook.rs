@@ -147,11 +147,7 @@ fn asks_about_updates(rule: &Value, case: &Case<'_>) -> bool {
 
 /// The webhook that a message of the API server names: `failed calling webhook "NAME": …`.
 pub async fn named_in(case: &Case<'_>, message: &str) -> Vec<Cause> {
-    let Some(name) =
-        message.split_once("failed calling webhook \"").and_then(|(_, rest)| rest.split('"').next())
-    else {
-        return vec![];
-    };
+    let Some(Called { name, .. }) = Called::of(message) else { return vec![] };
     let mut causes = vec![];
     for plural in CONFIGURATIONS {
         for configuration in case

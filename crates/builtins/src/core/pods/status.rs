@@ -16,6 +16,13 @@ use kaji_meta::{
 use serde_json::{Value, json};
 use std::collections::{HashMap, HashSet, VecDeque};
 
+/// The statuses of containers, and the list of those in the spec that may restart and be given resources.
+const LISTS: [(&str, Option<&str>); 3] = [
+    ("containerStatuses", Some("containers")),
+    ("initContainerStatuses", Some("initContainers")),
+    ("ephemeralContainerStatuses", None),
+];
+
 /// Upstream's `PrepareForUpdate` of `pods/status`.
 pub fn prepare(new: &mut Value, old: &Value) {
     copy_field(new, old, "spec");
@@ -133,11 +140,7 @@ fn transitions(errs: &mut ErrorList, path: &Path, new: &Value, old: &Value, spec
         .iter()
         .flat_map(|l| spec.list(l))
         .any(|c| c.list("restartPolicyRules").iter().any(|r| r.text("action") == "RestartAllContainers"));
-    for (statuses, list) in [
-        ("containerStatuses", Some("containers")),
-        ("initContainerStatuses", Some("initContainers")),
-        ("ephemeralContainerStatuses", None),
-    ] {
+    for (statuses, list) in LISTS {
         if list.is_some() && all_may_restart {
             continue;
         }

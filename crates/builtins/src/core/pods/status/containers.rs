@@ -1,6 +1,7 @@
 //! What a pod's status says of single containers: users and the resources that they were given. Sources:
 //! `validateContainerStatusUsers` and `validateContainerStatusAllocatedResourcesStatus` of `pkg/apis/core/validation`.
 
+use super::LISTS;
 use crate::shared::{Fields, check};
 use kaji_meta::{
     Path,
@@ -12,12 +13,6 @@ use std::collections::HashSet;
 
 /// The longest message about a resource's health, in bytes.
 const LONGEST_MESSAGE: usize = 1024;
-/// The statuses, and the list of containers in the spec that may be given resources.
-const LISTS: [(&str, Option<&str>); 3] = [
-    ("containerStatuses", Some("containers")),
-    ("initContainerStatuses", Some("initContainers")),
-    ("ephemeralContainerStatuses", None),
-];
 
 /// Users and allocated resources in all lists of statuses.
 pub(super) fn validate(errs: &mut ErrorList, path: &Path, status: &Value, spec: &Value) {
@@ -49,15 +44,13 @@ fn user(errs: &mut ErrorList, path: &Path, linux: &Value, windows: bool) {
         errs.push(Error::forbidden(path, "cannot be set for a windows pod"));
         return;
     }
-    let mut check = |path: &Path, id: i64, messages: Vec<String>| {
-        errs.extend(messages.into_iter().map(|message| Error::invalid(path, id, message)));
-    };
     let (uid, gid) = (linux.int("uid"), linux.int("gid"));
-    check(&path.child("uid"), uid, validation::is_valid_user_id(uid));
-    check(&path.child("gid"), gid, validation::is_valid_group_id(gid));
+    check::each(errs, &path.child("uid"), uid, validation::is_valid_user_id(uid));
+    check::each(errs, &path.child("gid"), gid, validation::is_valid_group_id(gid));
     for (i, id) in linux.list("supplementalGroups").iter().enumerate() {
         let id = id.as_i64().unwrap_or(0);
-        check(&path.child("supplementalGroups").index(i), id, validation::is_valid_group_id(id));
+        let at = path.child("supplementalGroups").index(i);
+        check::each(errs, &at, id, validation::is_valid_group_id(id));
     }
 }
 

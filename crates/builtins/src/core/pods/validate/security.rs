@@ -17,7 +17,7 @@ use std::{collections::HashSet, sync::LazyLock};
 pub(super) fn pod_security_context(errs: &mut ErrorList, cx: &Cx<'_>, path: &Path) {
     let Some(sc) = cx.spec.get_field("securityContext") else { return };
     let id = |errs: &mut ErrorList, path: Path, n: i64| {
-        errs.extend(validation::is_valid_group_id(n).into_iter().map(|m| Error::invalid(&path, n, m)));
+        check::each(errs, &path, n, validation::is_valid_group_id(n));
     };
     for field in ["fsGroup", "runAsUser", "runAsGroup"] {
         if let Some(n) = sc.opt_int(field) {
@@ -50,8 +50,7 @@ pub(super) fn container(errs: &mut ErrorList, cx: &Cx<'_>, path: &Path, c: &Valu
     let Some(sc) = c.get_field("securityContext") else { return };
     for field in ["runAsUser", "runAsGroup"] {
         if let Some(n) = sc.opt_int(field) {
-            let messages = validation::is_valid_user_id(n);
-            errs.extend(messages.into_iter().map(|m| Error::invalid(&path.child(field), n, m)));
+            check::each(errs, &path.child(field), n, validation::is_valid_user_id(n));
         }
     }
     if let Some(mount) = sc.opt_text("procMount") {
