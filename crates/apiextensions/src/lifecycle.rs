@@ -1,4 +1,4 @@
-//! The life cycle of CustomResourceDefinitions: names accepted, served as resources of the engine ([`Served::serve`]), established, and,
+//! The life cycle of CustomResourceDefinitions: names accepted, served as resources of the engine ([`Served::serve`]), established ([`set_conditions`]), and,
 //! when they are deleted, emptied and unregistered.
 //!
 //! A definition of a resource, or in a group version, that the server has itself is established, and not served: such requests reach the
@@ -60,7 +60,7 @@ pub async fn start(
     for definition in engine.list(&definitions(), None) {
         served.remember(&definition);
         if conditions::is_true(&definition, "Established") {
-            served.compile(&definition, &mut compiled);
+            served.compile_changed(&definition, &mut compiled);
         }
     }
     served.serve(&engine, compiled).await?;
@@ -131,7 +131,7 @@ impl Served {
 
     /// Compiles a definition, unless that very state of it is registered. What comes of it is much smaller than the
     /// definition, so that many can wait to be registered together.
-    fn compile(&self, definition: &Value, to: &mut Compiled) {
+    fn compile_changed(&self, definition: &Value, to: &mut Compiled) {
         let (name, state) = (object::name(definition), State::of(definition));
         if self.by_name.get(name).is_some_and(|(_, known)| *known == state) {
             return;
@@ -331,7 +331,7 @@ async fn reconcile(engine: &Arc<Engine>, served: &mut Served, names: &[String]) 
             changes.push((name.clone(), decided));
         }
         if conditions::is_true(&wanted, "Established") {
-            served.compile(&wanted, &mut compiled);
+            served.compile_changed(&wanted, &mut compiled);
             established.push(name);
         }
         // Compiling takes as long as hundreds of reads, which are not to wait for more than one of them.
@@ -438,7 +438,7 @@ async fn clean_up(
     if !built_in && (established || served.by_name.contains_key(name)) {
         // From now on it takes no new objects. One that another server has established may not have been served here at all.
         let mut compiled = Compiled::default();
-        served.compile(definition, &mut compiled);
+        served.compile_changed(definition, &mut compiled);
         served.serve(engine, compiled).await.map_err(ReconcileError::Engine)?;
         if !empty(&going, served, definition).await? {
             return Ok(false);

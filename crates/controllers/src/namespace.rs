@@ -18,7 +18,7 @@ use crate::{
 use conditions::{Left, Pass};
 use futures_util::{StreamExt, stream};
 use kaji_runtime::{
-    Client, Error, Key, PatchKind, Shared,
+    Client, Error, Key, PatchKind, Projection, Shared,
     client::Target,
     objects::{Condition, Namespace, Pod},
     queue::Queue,
@@ -232,8 +232,7 @@ impl Deleter {
     async fn sync(&self, key: &Key) -> Result<Next, Error> {
         let target = Target::of::<Namespace>("", &key.name);
         let namespace: Value = self.client.get(&target.path()).await?;
-        let known: Namespace =
-            kaji_meta::json::from_value(&namespace).map_err(|e| Error::Decode(e.to_string()))?;
+        let known = Namespace::from_value(&namespace).map_err(|e| Error::Decode(e.to_string()))?;
         if !known.metadata.deleting() || known.spec.finalizers.is_empty() {
             return Ok(Next::Done);
         }

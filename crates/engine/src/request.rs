@@ -81,8 +81,8 @@ impl Accept {
 
 /// Authorizes the creation by a user that may update or patch: called only when the object is not there, and an apply (or an
 /// update of the few kinds for which that is so) would create it. Of a connection that GET opens: called where the right to
-/// create is needed besides.
-pub trait CreateAuthorizer: fmt::Debug + Send + Sync {
+/// create is needed besides. A POST does not come here: the right to create is what its request is authorized for.
+pub trait ImpliedCreateAuthorizer: fmt::Debug + Send + Sync {
     /// Whether what the request names may be created.
     ///
     /// # Errors
@@ -137,7 +137,7 @@ pub struct ApiRequest {
     /// The audit event of the request, if it is recorded.
     pub audit: Option<Arc<dyn AuditContext>>,
     /// Authorizes an update that creates; `None` for requests of the server itself.
-    pub create_authorizer: Option<Arc<dyn CreateAuthorizer>>,
+    pub implied_create_authorizer: Option<Arc<dyn ImpliedCreateAuthorizer>>,
     /// Until when: a write that is not committed by then is not made.
     pub deadline: Deadline,
     /// Counts the time of webhooks.
@@ -175,7 +175,7 @@ impl ApiRequest {
             user_agent: user_agent.into(),
             audit_id: String::new(),
             audit: None,
-            create_authorizer: None,
+            implied_create_authorizer: None,
             deadline: Default::default(),
             webhooks: Arc::default(),
             trace: None,

@@ -101,14 +101,13 @@ pub struct Target {
 impl Target {
     /// The collection of a projected resource.
     pub fn of<T: crate::Projection>(namespace: &str, name: &str) -> Self {
-        Target {
-            group: T::GROUP.into(),
-            version: T::VERSION.into(),
-            resource: T::RESOURCE.into(),
-            namespace: namespace.into(),
-            name: name.into(),
-            subresource: String::new(),
-        }
+        Target::named([T::GROUP, T::VERSION, T::RESOURCE], namespace, name)
+    }
+
+    fn named(group_version_resource: [&str; 3], namespace: &str, name: &str) -> Self {
+        let [group, version, resource] = group_version_resource.map(str::to_owned);
+        let (namespace, name) = (namespace.to_owned(), name.to_owned());
+        Target { group, version, resource, namespace, name, subresource: String::new() }
     }
 
     /// The object that a decision is about.

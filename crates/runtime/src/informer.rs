@@ -20,7 +20,7 @@ use crate::{
     metrics::ControllerMetrics,
     queue::Queue,
     signal::Signal,
-    view::{ObjectSnapshot, Projection},
+    view::{ObjectSnapshot, Projection, Slots},
 };
 use arc_swap::ArcSwap;
 use futures_util::future::BoxFuture;
@@ -59,7 +59,8 @@ type Handler<T> = Box<dyn Fn(&Change<T>) + Send + Sync>;
 /// A shared informer.
 pub struct Informer<T> {
     collection: Collection,
-    snapshot: ArcSwap<ObjectSnapshot<T>>,
+    /// Of objects of type `T`.
+    slots: ArcSwap<Slots>,
     handlers: Mutex<Vec<Handler<T>>>,
     /// The newest revision seen; `None` before the first list.
     progress: Signal<Option<u64>>,
@@ -80,7 +81,7 @@ impl<T: Projection> Informer<T> {
         let path = Target::of::<T>("", "").path();
         Informer {
             collection: Collection { path, selection, metadata_only: false },
-            snapshot: ArcSwap::default(),
+            slots: ArcSwap::default(),
             handlers: Mutex::default(),
             progress: Signal::default(),
         }
@@ -88,13 +89,13 @@ impl<T: Projection> Informer<T> {
 
     /// The present snapshot.
     pub fn snapshot(&self) -> ObjectSnapshot<T> {
-        ObjectSnapshot::clone(&self.snapshot.load())
+        ObjectSnapshot::from_slots(Slots::clone(&self.slots.load()))
     }
 
     /// Adds a handler. It is called for every existing object as an addition, then for every change.
     pub fn handle(&self, handler: impl Fn(&Change<T>) + Send + Sync + 'static) {
         let mut handlers = self.handlers.lock().unwrap_or_else(PoisonError::into_inner);
-        for object in self.snapshot.load().iter() {
+        for object in self.snapshot().iter() {
             handler(&Change { old: None, new: Some(object.clone()) });
         }
         handlers.push(Box::new(handler));
@@ -120,7 +121,7 @@ impl<T: Projection> Informer<T> {
             let old = snapshot.insert(object.clone());
             changes.push(Change { old, new: Some(object) });
         }
-        self.snapshot.store(Arc::new(snapshot));
+        self.slots.store(Arc::new(snapshot.into_slots()));
         for change in &changes {
             handlers.iter().for_each(|h| h(change));
         }
@@ -232,8 +233,16 @@ impl<T: Projection> Replacement for InformerReplacement<'_, T> {
     }
 }
 
-fn parse<T: serde::de::DeserializeOwned>(object: &[u8]) -> Result<T, Error> {
-    json::from_slice(object).map_err(|e| Error::Decode(e.to_string()))
+/// Reads JSON: [`Projection::decode`] for what is generic.
+///
+/// # Errors
+/// JSON that is broken or does not fit.
+pub fn decode<T: serde::de::DeserializeOwned>(object: &[u8]) -> Result<T, DecodeError> {
+    json::from_slice(object)
+}
+
+fn parse<T: Projection>(object: &[u8]) -> Result<T, Error> {
+    T::decode(object).map_err(|e| Error::Decode(e.to_string()))
 }
 
 /// The revision of a bookmark.
@@ -242,7 +251,8 @@ fn bookmark(object: &[u8]) -> Result<String, Error> {
     struct Bookmark {
         metadata: Meta,
     }
-    parse(object).map(|bookmark: Bookmark| bookmark.metadata.resource_version)
+    let bookmark: Bookmark = decode(object).map_err(|e| Error::Decode(e.to_string()))?;
+    Ok(bookmark.metadata.resource_version)
 }
 
 impl<T: Projection> Observed for Informer<T> {
@@ -255,7 +265,7 @@ impl<T: Projection> Observed for Informer<T> {
     fn gone<'a>(&'a self, key: &'a Key, uid: Option<&'a str>) -> BoxFuture<'a, ()> {
         Box::pin(async move {
             let settled = |_: &Option<u64>| {
-                self.snapshot.load().by_key(key).is_none_or(|object| {
+                self.snapshot().by_key(key).is_none_or(|object| {
                     object.meta().deleting() || uid.is_some_and(|uid| uid != object.meta().uid)
                 })
             };
@@ -305,8 +315,11 @@ impl<T: Projection> StartedInformer<T> {
     }
 }
 
-/// Implements [`Projection::informer`]. A function that is not generic is compiled once, with the decoder, the snapshot and
-/// the task of the resource, in the crate of the type; otherwise every crate that reads the resource would compile them.
+/// An object that is no JSON, or not of its type.
+pub use serde_json::Error as DecodeError;
+
+/// Implements [`Projection::informer`] and [`Projection::decode`]. Functions that are not generic are compiled once, with the decoder,
+/// the snapshot and the task of the resource, in the crate of the type; otherwise every crate that reads the resource would compile them.
 #[macro_export]
 macro_rules! compile_informer {
     () => {
@@ -315,6 +328,10 @@ macro_rules! compile_informer {
             client: $crate::Client,
         ) -> $crate::informer::StartedInformer<Self> {
             $crate::informer::StartedInformer::new(selection, client)
+        }
+
+        fn decode(object: &[u8]) -> Result<Self, $crate::informer::DecodeError> {
+            $crate::informer::decode(object)
         }
     };
 }

@@ -8,10 +8,13 @@ use crate::{
 };
 use foldhash::quality::RandomState;
 use imbl::{GenericHashMap, OrdMap, OrdSet, ordmap::DiffItem, shared_ptr::DefaultSharedPtr};
+use kaji_meta::json;
 use serde::de::DeserializeOwned;
+use serde_json::Value;
 use std::{
     any::{Any, TypeId},
     collections::HashMap,
+    marker::PhantomData,
     sync::Arc,
 };
 
@@ -34,6 +37,22 @@ pub trait Projection: DeserializeOwned + Send + Sync + 'static {
     /// Makes the informer of this resource: [`compile_informer!`](crate::compile_informer).
     fn informer(selection: Selection, client: Client) -> StartedInformer<Self>;
 
+    /// Reads JSON: [`compile_informer!`](crate::compile_informer).
+    ///
+    /// # Errors
+    /// JSON that is broken or does not fit.
+    fn decode(object: &[u8]) -> Result<Self, serde_json::Error>;
+
+    /// The projection of an object that was read already.
+    ///
+    /// # Errors
+    /// An object that does not fit.
+    fn from_value(object: &Value) -> Result<Self, serde_json::Error> {
+        let mut text = vec![];
+        json::write(&mut text, object);
+        Self::decode(&text)
+    }
+
     /// Further index terms besides the controller's uid (`owner`): name of the index and value.
     fn index(&self) -> Vec<(&'static str, String)> {
         vec![]
@@ -45,26 +64,103 @@ pub trait Projection: DeserializeOwned + Send + Sync + 'static {
     }
 }
 
+/// An `Arc<T>`. What keeps objects is compiled once, for those of every type: one a type was half of what this crate is compiled to.
+#[derive(Clone)]
+struct Slot(Arc<dyn Any + Send + Sync>);
+
+impl Slot {
+    /// The object of a snapshot, all of which are of its type.
+    fn object<T: Projection>(&self) -> &Arc<T> {
+        match self.0.downcast_ref() {
+            Some(object) => object,
+            None => unreachable!("a snapshot has objects of one type"),
+        }
+    }
+}
+
+/// The same slot, whatever is in it.
+impl PartialEq for Slot {
+    fn eq(&self, other: &Slot) -> bool {
+        Arc::ptr_eq(&self.0, &other.0)
+    }
+}
+
+/// An object's terms in the index: the name of each, and its value.
+type Terms = Vec<(&'static str, String)>;
+
+/// The objects of one resource, of whatever type.
+#[derive(Clone, Default)]
+pub(crate) struct Slots {
+    /// The indexes share the keys.
+    objects: OrdMap<Arc<Key>, Slot>,
+    index: Index,
+}
+
+impl Slots {
+    /// Adds or replaces; returns the former object.
+    fn insert(&mut self, key: Key, slot: Slot, terms: fn(&Slot) -> Terms) -> Option<Slot> {
+        let key = self.objects.get_key_value(&key).map_or_else(|| Arc::new(key), |(key, _)| key.clone());
+        let new = terms(&slot);
+        let old = self.objects.insert(key.clone(), slot);
+        // Most changes are of status: the index stays as it is.
+        let stale = old.as_ref().map(terms).unwrap_or_default();
+        if stale != new {
+            self.unlist(&key, stale);
+            for term in new {
+                self.index.entry(term).or_default().insert(key.clone());
+            }
+        }
+        old
+    }
+
+    fn remove(&mut self, key: &Key, terms: fn(&Slot) -> Terms) -> Option<Slot> {
+        let old = self.objects.remove(key)?;
+        self.unlist(key, terms(&old));
+        Some(old)
+    }
+
+    fn unlist(&mut self, key: &Key, terms: Terms) {
+        for term in terms {
+            if let Some(keys) = self.index.get_mut(&term) {
+                keys.remove(key);
+                if keys.is_empty() {
+                    self.index.remove(&term);
+                }
+            }
+        }
+    }
+}
+
 /// All objects of one resource at one moment. Cloning is cheap.
 pub struct ObjectSnapshot<T> {
-    /// The indexes share the keys.
-    objects: OrdMap<Arc<Key>, Arc<T>>,
-    index: Index,
+    /// Of type `T`.
+    slots: Slots,
+    of: PhantomData<fn() -> T>,
 }
 
 impl<T> Clone for ObjectSnapshot<T> {
     fn clone(&self) -> Self {
-        ObjectSnapshot { objects: self.objects.clone(), index: self.index.clone() }
+        ObjectSnapshot { slots: self.slots.clone(), of: PhantomData }
     }
 }
 
 impl<T> Default for ObjectSnapshot<T> {
     fn default() -> Self {
-        ObjectSnapshot { objects: OrdMap::new(), index: Index::default() }
+        ObjectSnapshot { slots: Slots::default(), of: PhantomData }
     }
 }
 
 impl<T: Projection> ObjectSnapshot<T> {
+    /// The snapshot whose slots these are.
+    pub(crate) fn from_slots(slots: Slots) -> Self {
+        ObjectSnapshot { slots, of: PhantomData }
+    }
+
+    /// The slots, for what keeps snapshots of any type.
+    pub(crate) fn into_slots(self) -> Slots {
+        self.slots
+    }
+
     /// A snapshot of given objects (tests, first lists).
     pub fn of(objects: impl IntoIterator<Item = T>) -> Self {
         let mut snapshot = Self::default();
@@ -76,25 +172,26 @@ impl<T: Projection> ObjectSnapshot<T> {
 
     /// One object.
     pub fn get(&self, namespace: &str, name: &str) -> Option<&Arc<T>> {
-        self.objects.get(&Key::new(namespace, name))
+        self.by_key(&Key::new(namespace, name))
     }
 
     /// One object by key.
     pub fn by_key(&self, key: &Key) -> Option<&Arc<T>> {
-        self.objects.get(key)
+        self.slots.objects.get(key).map(Slot::object)
     }
 
     /// All objects, by namespace and name.
     pub fn iter(&self) -> impl Iterator<Item = &Arc<T>> {
-        self.objects.values()
+        self.slots.objects.values().map(Slot::object)
     }
 
     /// The objects of one namespace, by name.
     pub fn in_namespace<'a>(&'a self, namespace: &'a str) -> impl Iterator<Item = &'a Arc<T>> {
-        self.objects
+        self.slots
+            .objects
             .range(Key::new(namespace, "")..)
             .take_while(move |(k, _)| k.namespace == namespace)
-            .map(|(_, object)| object)
+            .map(|(_, object)| object.object())
     }
 
     /// The objects under an index term (see [`Projection::index`]).
@@ -103,11 +200,12 @@ impl<T: Projection> ObjectSnapshot<T> {
         index: &'static str,
         value: &str,
     ) -> impl Iterator<Item = &'a Arc<T>> + use<'a, T> {
-        self.index
+        self.slots
+            .index
             .get(&(index, value.to_owned()))
             .into_iter()
             .flatten()
-            .filter_map(|key| self.objects.get(&**key))
+            .filter_map(|key| self.by_key(key))
     }
 
     /// The objects that a controller with this uid manages.
@@ -129,60 +227,38 @@ impl<T: Projection> ObjectSnapshot<T> {
     where
         T: PartialEq,
     {
-        former.objects.diff(&self.objects).map(|change| match change {
-            DiffItem::Add(_, new) => (None, Some(new)),
-            DiffItem::Update { old, new } => (Some(old.1), Some(new.1)),
-            DiffItem::Remove(_, old) => (Some(old), None),
-        })
+        let changes = former.slots.objects.diff(&self.slots.objects).map(|change| match change {
+            DiffItem::Add(_, new) => (None, Some(new.object())),
+            DiffItem::Update { old, new } => (Some(old.1.object()), Some(new.1.object())),
+            DiffItem::Remove(_, old) => (Some(old.object()), None),
+        });
+        changes.filter(|(old, new)| old != new)
     }
 
     /// How many.
     pub fn len(&self) -> usize {
-        self.objects.len()
+        self.slots.objects.len()
     }
 
     /// Whether there are none.
     pub fn is_empty(&self) -> bool {
-        self.objects.is_empty()
+        self.slots.objects.is_empty()
     }
 
     /// Adds or replaces; returns the former object.
     pub fn insert(&mut self, object: Arc<T>) -> Option<Arc<T>> {
         let key = object.meta().key();
-        let key = self.objects.get_key_value(&key).map_or_else(|| Arc::new(key), |(key, _)| key.clone());
-        let new = terms(&*object);
-        let old = self.objects.insert(key.clone(), object);
-        // Most changes are of status: the index stays as it is.
-        let stale = old.as_ref().map(|old| terms(&**old)).unwrap_or_default();
-        if stale != new {
-            self.unlist(&key, stale);
-            for term in new {
-                self.index.entry(term).or_default().insert(key.clone());
-            }
-        }
-        old
+        self.slots.insert(key, Slot(Arc::new(object)), terms::<T>).map(|old| old.object::<T>().clone())
     }
 
     /// Removes.
     pub fn remove(&mut self, key: &Key) -> Option<Arc<T>> {
-        let old = self.objects.remove(key)?;
-        self.unlist(key, terms(&*old));
-        Some(old)
-    }
-
-    fn unlist(&mut self, key: &Key, terms: Vec<(&'static str, String)>) {
-        for term in terms {
-            if let Some(keys) = self.index.get_mut(&term) {
-                keys.remove(key);
-                if keys.is_empty() {
-                    self.index.remove(&term);
-                }
-            }
-        }
+        self.slots.remove(key, terms::<T>).map(|old| old.object::<T>().clone())
     }
 }
 
-fn terms<T: Projection>(object: &T) -> Vec<(&'static str, String)> {
+fn terms<T: Projection>(slot: &Slot) -> Terms {
+    let object: &Arc<T> = slot.object();
     let mut terms = object.index();
     match object.meta().controller() {
         Some(owner) => terms.push(("owner", owner.uid.clone())),
@@ -244,3 +320,6 @@ impl View {
         self
     }
 }
+
+#[cfg(test)]
+mod tests;

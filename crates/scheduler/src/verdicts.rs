@@ -8,7 +8,7 @@ use crate::{
     framework::{Cycle, CycleState, Listers, Nominator, Profile, Reads, Status},
     pod_info::PodInfo,
 };
-use kaji_meta::{Features, json, object, random::SeededRandom};
+use kaji_meta::{Features, object, random::SeededRandom};
 use kaji_runtime::{
     Projection,
     objects::{
@@ -111,10 +111,10 @@ pub fn verdicts(
         !object::str_at(pod, &["spec", "nodeName"]).is_empty()
             && !matches!(object::str_at(pod, &["status", "phase"]), "Succeeded" | "Failed")
     };
-    for pod in pods.iter().filter(counted).filter_map(|pod| json::from_value::<Pod>(pod).ok()) {
+    for pod in pods.iter().filter(counted).filter_map(|pod| Pod::from_value(pod).ok()) {
         cache.set_pod(&Arc::new(pod));
     }
-    let pod: Pod = json::from_value(pod).map_err(|error| error.to_string())?;
+    let pod = Pod::from_value(pod).map_err(|error| error.to_string())?;
     let pod = Arc::new(PodInfo::new(Arc::new(pod)));
     if let Err(status) = profile.pre_enqueue(&pod, &listers) {
         return Ok(Verdicts::NotQueued(status));
@@ -152,7 +152,7 @@ fn ask_nodes(profile: &Profile, cycle: &Cycle<'_>) -> Verdicts {
 }
 
 fn decoded<T: Projection>(objects: &[Value]) -> Vec<T> {
-    objects.iter().filter_map(|object| json::from_value(object).ok()).collect()
+    objects.iter().filter_map(|object| T::from_value(object).ok()).collect()
 }
 
 #[cfg(test)]

@@ -9,7 +9,8 @@ use crate::{
 use bytes::Bytes;
 use http::{HeaderMap, HeaderValue, Response, header};
 use kaji_engine::{
-    ApiRequest, ApiResponse, AuditContext, Body, CreateAuthorizer, Deadline, MemoryReservation, WebhookTime,
+    ApiRequest, ApiResponse, AuditContext, Body, Deadline, ImpliedCreateAuthorizer, MemoryReservation,
+    WebhookTime,
 };
 use kaji_meta::{Query, Status};
 use kaji_resource::{Carries, UserInfo, Verb};
@@ -35,7 +36,7 @@ pub struct Parts<'a> {
     /// Its audit record.
     pub audit: Option<Arc<dyn AuditContext>>,
     /// Authorizes an update that creates.
-    pub create_authorizer: Option<Arc<dyn CreateAuthorizer>>,
+    pub implied_create_authorizer: Option<Arc<dyn ImpliedCreateAuthorizer>>,
     /// Until when.
     pub deadline: Deadline,
     /// Counts the time of webhooks.
@@ -47,7 +48,7 @@ pub struct Parts<'a> {
 /// Builds the engine's request, or tells why not (405, 406).
 pub fn request(parts: Parts<'_>) -> Result<ApiRequest, Status> {
     let Parts { headers, info, target, user, body, memory, audit_id, audit, .. } = parts;
-    let Parts { create_authorizer, deadline, webhooks, trace, .. } = parts;
+    let Parts { implied_create_authorizer, deadline, webhooks, trace, .. } = parts;
     let verb = verb(&info.verb).ok_or_else(routing::method_not_allowed)?;
     let text = |name| headers.get(name).and_then(|v: &HeaderValue| v.to_str().ok());
     let mut accept = negotiate::accept(text(header::ACCEPT)).ok_or_else(|| {
@@ -80,7 +81,7 @@ pub fn request(parts: Parts<'_>) -> Result<ApiRequest, Status> {
         user_agent: agent.to_owned(),
         audit_id: audit_id_of_write(verb, audit_id),
         audit,
-        create_authorizer,
+        implied_create_authorizer,
         deadline,
         webhooks,
         trace,

@@ -8,7 +8,7 @@ use crate::{
 };
 use http::{HeaderValue, Response};
 use kaji_auth::{Attributes, Authorizer, Outcome};
-use kaji_engine::{ApiRequest, AuditContext, CreateAuthorizer};
+use kaji_engine::{ApiRequest, AuditContext, ImpliedCreateAuthorizer};
 use kaji_meta::{GroupResource, Status};
 use kaji_resource::{BoxFuture, UserInfo};
 use std::{fmt, sync::Arc};
@@ -75,14 +75,14 @@ pub fn forbidden(asked: &Attributes<'_>, reason: &str) -> Status {
 pub fn authorizer_of_creates(
     authorizer: &Arc<dyn Authorizer>,
     info: &RequestInfo,
-) -> Option<Arc<dyn CreateAuthorizer>> {
+) -> Option<Arc<dyn ImpliedCreateAuthorizer>> {
     let may_create = matches!(&*info.verb, "update" | "patch");
     may_create.then(|| Arc::new(ByAuthorizer { authorizer: authorizer.clone(), of: Creation::Object }) as _)
 }
 
 /// Authorizes a connection that GET opens as the creation that it amounts to: WebSockets are opened by GET, SPDY by POST.
 /// Source: `ensureAuthorizedForVerb` in `pkg/registry/core/pod/rest`.
-pub fn authorizer_of_connections(authorizer: &Arc<dyn Authorizer>) -> Arc<dyn CreateAuthorizer> {
+pub fn authorizer_of_connections(authorizer: &Arc<dyn Authorizer>) -> Arc<dyn ImpliedCreateAuthorizer> {
     Arc::new(ByAuthorizer { authorizer: authorizer.clone(), of: Creation::Connection })
 }
 
@@ -105,7 +105,7 @@ impl fmt::Debug for ByAuthorizer {
     }
 }
 
-impl CreateAuthorizer for ByAuthorizer {
+impl ImpliedCreateAuthorizer for ByAuthorizer {
     fn authorize<'a>(&'a self, request: &'a ApiRequest) -> BoxFuture<'a, Result<(), Status>> {
         Box::pin(async move {
             let ApiRequest { user, group, version, resource, namespace, name, .. } = request;

@@ -93,14 +93,14 @@ impl Drop for Waiting {
 /// What an admitted request holds, until it is dropped.
 pub struct Seat {
     /// With fairness.
-    request: Option<QueuedRequest>,
+    request: Option<SeatRequest>,
     /// Without fairness.
     _in_flight: Option<InFlightPermit>,
     watch: Option<WatchGuard>,
 }
 
-/// A request in its priority level: queued, or executing with its seats.
-struct QueuedRequest {
+/// A request of seats in a priority level: queued, or executing with its seats, which an exempt one has at once.
+struct SeatRequest {
     flow: Arc<FlowControl>,
     level: Arc<Level<Waker>>,
     metrics: Arc<SchemaMetrics>,
@@ -202,7 +202,7 @@ impl FlowControl {
         let flow_hash =
             waits.then(|| if route.sharded { request.hash } else { shard::hash(&route.schema.name, "") });
         request.busy = flow_hash.is_some_and(|flow| self.lanes.lane(flow) == Lane::Busy);
-        let mut queued = QueuedRequest {
+        let mut queued = SeatRequest {
             flow: self.clone(),
             level,
             metrics,
@@ -325,7 +325,7 @@ impl FlowControl {
     }
 }
 
-impl QueuedRequest {
+impl SeatRequest {
     /// Acquires the seats, waiting at most `limit`.
     async fn acquire(&mut self, request: Request, now: Nanos, limit: Duration) -> Result<(), Reason> {
         let mut woken = vec![];
@@ -362,7 +362,7 @@ impl QueuedRequest {
     }
 }
 
-impl Drop for QueuedRequest {
+impl Drop for SeatRequest {
     fn drop(&mut self) {
         let Some(since) = self.since else { return };
         let now = self.flow.now();

@@ -117,9 +117,11 @@ pub struct Outcome {
 
 /// Faults go on for so long after the last step.
 const AFTERMATH: Duration = Duration::from_secs(30);
-/// A cluster reaches what it must within this time after the end of faults. The longest back-off of a queue is 1,000 s; with a quota
-/// there may be several, one after another.
+/// A cluster reaches what it must within this time after the end of faults.
 const CONVERGENCE_TIMEOUT: Duration = Duration::from_secs(60 * 60);
+/// The same with a quota. A rollout that it holds up moves on by a pod for each retry of its replica set: the old pod that goes
+/// makes room, which no event tells the new set, and the longest back-off of its queue is 1,000 s.
+const CONVERGENCE_TIMEOUT_WITH_QUOTA: Duration = Duration::from_secs(6 * 60 * 60);
 /// A cluster that has reached it is watched for so long.
 const SETTLED: Duration = Duration::from_secs(10 * 60);
 /// With a quota, pods that were refused come late, when others have gone: a cluster rests when none was created for so long, the
@@ -443,7 +445,9 @@ impl Run<'_> {
 
     /// Waits for what the cluster must reach, and then watches that it rests.
     async fn settle(&self) {
-        let until = Instant::now() + CONVERGENCE_TIMEOUT;
+        let has_quota = lock(&self.findings).laws.objects().of(QUOTAS).next().is_some();
+        let timeout = if has_quota { CONVERGENCE_TIMEOUT_WITH_QUOTA } else { CONVERGENCE_TIMEOUT };
+        let until = Instant::now() + timeout;
         let missing = loop {
             sleep(Duration::from_secs(15)).await;
             let mut missing = reached::missing(lock(&self.findings).laws.objects());

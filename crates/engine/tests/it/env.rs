@@ -460,7 +460,7 @@ impl Env {
             audit_id: String::new(),
             audit: None,
             memory: None,
-            create_authorizer: None,
+            implied_create_authorizer: None,
             deadline: Default::default(),
             webhooks: Default::default(),
             trace: None,

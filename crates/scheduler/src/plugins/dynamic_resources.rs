@@ -529,8 +529,7 @@ impl DynamicResources {
         let made = context.client.create(&collection, &wanted.body(pod)).await;
         context.metrics.created(made.is_ok());
         let made = made.map_err(|error| failed(error.to_string()))?;
-        let made: ResourceClaim =
-            kaji_meta::json::from_value(&made).map_err(|error| failed(error.to_string()))?;
+        let made = ResourceClaim::from_value(&made).map_err(|error| failed(error.to_string()))?;
         reserved.made = Some(Arc::new(made.clone()));
         let written = Arc::new(write::reserve(context, &made, Some(&allocation)).await?);
         reserved.made = Some(written.clone());

@@ -50,7 +50,7 @@ fn custom(objects: &Objects, missing: &mut Vec<String>) {
 
 /// Claims, cron jobs, jobs that are deleted after their end, and autoscalers.
 fn others(objects: &Objects, missing: &mut Vec<String>) {
-    for claim in objects.of(CLAIMS).filter(|claim| text(claim, &["status", "phase"]) != "Bound") {
+    for claim in objects.of(CLAIMS).filter(|claim| !is_bound_or_unused(objects, claim)) {
         missing.push(format!("claim {} is not bound", text(claim, &["metadata", "name"])));
     }
     for job in objects.of(JOBS).filter(|job| !job["spec"]["ttlSecondsAfterFinished"].is_null()) {
@@ -66,6 +66,20 @@ fn others(objects: &Objects, missing: &mut Vec<String>) {
         }
     }
     objects.of(AUTOSCALERS).for_each(|scaler| autoscaled(objects, scaler, missing));
+}
+
+/// A claim of the default class is bound when its first pod is scheduled. That of a stateful set which was deleted before it made the
+/// pod waits for good.
+fn is_bound_or_unused(objects: &Objects, claim: &Value) -> bool {
+    let name = text(claim, &["metadata", "name"]);
+    let uses = |volume: &Value| text(volume, &["persistentVolumeClaim", "claimName"]) == name;
+    let is_used =
+        |pod: &Arc<Value>| pod["spec"]["volumes"].as_array().is_some_and(|volumes| volumes.iter().any(uses));
+    match text(claim, &["status", "phase"]) {
+        "Bound" => true,
+        "Pending" => !objects.of(PODS).any(is_used),
+        _ => false,
+    }
 }
 
 /// Whether an autoscaler waits before it scales down, until what it found out last has held for some minutes.

@@ -199,6 +199,24 @@ fn a_cluster_rests_when_no_autoscaler_holds_back() {
 }
 
 #[test]
+fn a_claim_is_bound_once_a_pod_uses_it() {
+    let missing = |phase: &str, name: &str| {
+        let mut laws = Laws::default();
+        let claim = json!({"metadata": {"name": "data-s-0", "namespace": "n", "uid": "c"}, "status": {"phase": phase}});
+        let mut pod = pod("p", "", "", false);
+        pod["metadata"]["ownerReferences"] = json!([]);
+        pod["spec"]["volumes"] = json!([{"name": "data", "persistentVolumeClaim": {"claimName": name}}]);
+        laws.apply(0, &event("/registry/core/persistentvolumeclaims/n/data-s-0", 1, &claim));
+        laws.apply(0, &event("/registry/core/pods/n/p", 1, &pod));
+        reached::missing(laws.objects())
+    };
+    assert_eq!(missing("Pending", "data-s-0"), ["claim data-s-0 is not bound"]);
+    assert_eq!(missing("Lost", "data-s-1"), ["claim data-s-0 is not bound"]);
+    assert!(missing("Bound", "data-s-0").is_empty());
+    assert!(missing("Pending", "data-s-1").is_empty());
+}
+
+#[test]
 fn a_cluster_has_reached_what_its_objects_ask_for() {
     let mut laws = Laws::default();
     let deployment = json!({"metadata": {"name": "d", "uid": "d", "generation": 2},

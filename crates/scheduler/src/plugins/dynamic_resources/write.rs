@@ -11,7 +11,7 @@ use crate::{
 };
 use kaji_meta::time::Time;
 use kaji_runtime::{
-    Error, EventRecord, PatchKind, Target, Write,
+    Error, EventRecord, PatchKind, Projection, Target, Write,
     objects::{DeviceAllocation, ResourceClaim},
 };
 use serde_json::{Value, json};
@@ -33,7 +33,7 @@ pub fn target(claim: &ResourceClaim) -> Target {
 }
 
 fn decoded(value: Value) -> Result<ResourceClaim, String> {
-    kaji_meta::json::from_value(&value).map_err(|error| error.to_string())
+    ResourceClaim::from_value(&value).map_err(|error| error.to_string())
 }
 
 /// Writes a claim's allocation, if there is one, and reserves the claim for the pod.
@@ -89,7 +89,7 @@ async fn attempt_to_reserve(
         let patch = json!({"metadata": metadata});
         let written = context.client.patch(&target(&claim), MERGE.content_type(), "", &patch).await;
         let written = written.map_err(|error| ("add finalizer to", error))?;
-        claim = kaji_meta::json::from_value(&written)
+        claim = ResourceClaim::from_value(&written)
             .map_err(|error| ("add finalizer to", Error::Decode(error.to_string())))?;
     }
     let pod = &context.pod.pod.metadata;
