@@ -151,7 +151,7 @@ impl<T> Default for ObjectSnapshot<T> {
 }
 
 impl<T: Projection> ObjectSnapshot<T> {
-    /// The snapshot whose slots these are.
+    /// A snapshot of these slots.
     pub(crate) fn from_slots(slots: Slots) -> Self {
         ObjectSnapshot { slots, of: PhantomData }
     }
