@@ -1,5 +1,5 @@
-//! The life cycle of CustomResourceDefinitions: names accepted, served as resources of the engine ([`Served::serve`]), established ([`set_conditions`]), and,
-//! when they are deleted, emptied and unregistered.
+//! The life cycle of CustomResourceDefinitions: names accepted, served as resources of the engine ([`Served::serve`]), established
+//! ([`set_conditions`]), and, when they are deleted, emptied and unregistered.
 //!
 //! A definition of a resource, or in a group version, that the server has itself is established, and not served: such requests reach the
 //! built-in kinds alone, as upstream's chain of servers does it ([`BuiltIn`]). Its end deletes nothing of theirs.
