@@ -11,6 +11,20 @@ is_late() {
   echo "SKIPPED $1: for want of time"
 }
 
+# account NAME: writes how many seconds this shell has run, and how many of processor time it and what it has waited for took.
+account() {
+  times >"$work/times"
+  awk -v elapsed="$SECONDS" '{ for (i = 1; i <= 2; i++) { split($i, part, /[ms]/); used += part[1] * 60 + part[2] } }
+    END { printf "%d %.0f\n", elapsed, used }' "$work/times" >"$tools/account-$1"
+}
+
+# For builds beside other steps. Where the kernel groups processes by session, niceness counts within a session only, and the session
+# has one of its own.
+yield_to_other_steps() {
+  renice -n 19 -p $$ >/dev/null
+  echo 19 2>/dev/null >/proc/self/autogroup || true
+}
+
 step_tools() {
   cargo --version
   python3 --version
@@ -55,7 +69,8 @@ step_etcd_build() {
     echo "SKIPPED etcd-3.6: there is no go"
     return
   fi
-  (cd tests/etcd/server && nice -n 19 go build -o "$tools/etcd" go.etcd.io/etcd/server/v3)
+  yield_to_other_steps
+  (cd tests/etcd/server && go build -o "$tools/etcd" go.etcd.io/etcd/server/v3)
   # All of it is read: a pipe that is closed early ends the writer with a signal, and the step with it.
   "$tools/etcd" --version | sed -n 1p
 }
@@ -91,7 +106,8 @@ step_watches() {
 
 # Beside the tests, which wait more than they compute: at the lowest priority.
 step_release() {
-  nice -n 19 cargo build --release --package kaji --quiet
+  yield_to_other_steps
+  cargo build --release --package kaji --quiet
 }
 
 # Released programs are linked with musl, of which C types differ. Objects of C are compiled for a check and never linked, so that
@@ -104,12 +120,14 @@ step_musl() {
     echo "SKIPPED musl: there is no standard library for $target"
     return
   fi
-  env "CC_${target//-/_}=cc" nice -n 19 cargo check --package kaji --target "$target" --quiet
+  yield_to_other_steps
+  env "CC_${target//-/_}=cc" cargo check --package kaji --target "$target" --quiet
 }
 
 step_fuzz_build() {
   ! is_late fuzz 2700 || return 0
-  nice -n 19 target/debug/xtask fuzz --build-only
+  yield_to_other_steps
+  target/debug/xtask fuzz --build-only
 }
 
 step_fuzz() {
