@@ -40,6 +40,15 @@ step_tools() {
   [[ -x /usr/lib/cni/bridge ]] || apt-get install -y -qq containernetworking-plugins || echo "CNI plug-ins cannot be installed"
 }
 
+# Debian's packages of steps that run side by side, which would wait for each other's lock.
+step_debian() {
+  local name
+  apt-get update -qq || true
+  for name in openssl rpm chromium; do
+    command -v "$name" >/dev/null || apt-get install -y -qq "$name" >/dev/null || echo "$name cannot be installed"
+  done
+}
+
 step_format() {
   cargo fmt --all --check
 }
@@ -113,7 +122,7 @@ step_release() {
 # Released programs are linked with musl, of which C types differ. Objects of C are compiled for a check and never linked, so that
 # this machine's compiler does.
 step_musl() {
-  ! is_late musl 2700 || return 0
+  ! is_late musl 3100 || return 0
   local target
   target=$(uname -m)-unknown-linux-musl
   if ! rustup target add "$target"; then
@@ -125,7 +134,7 @@ step_musl() {
 }
 
 step_fuzz_build() {
-  ! is_late fuzz 2700 || return 0
+  ! is_late fuzz 3100 || return 0
   yield_to_other_steps
   target/debug/xtask fuzz --build-only
 }
@@ -137,7 +146,6 @@ step_fuzz() {
 
 # Under a memory cap; it needs openssl for certificate requests.
 step_attacks() {
-  command -v openssl >/dev/null || { apt-get update -qq && apt-get install -y -qq openssl; }
   python3 tests/attack/run.py --kaji $kaji
 }
 
@@ -221,10 +229,8 @@ step_console() {
     return
   fi
   if ! command -v chromium >/dev/null; then
-    (apt-get update -qq && apt-get install -y -qq chromium) || {
-      echo "SKIPPED console: chromium cannot be installed"
-      return
-    }
+    echo "SKIPPED console: chromium cannot be installed"
+    return
   fi
   KAJI=$kaji bash tests/console/run.sh
   [[ -d tests/console/node_modules ]] || return 0
@@ -243,7 +249,6 @@ step_clusters() {
 
 # What is released, made of this build, installed and tried.
 step_packages() {
-  command -v rpm >/dev/null || apt-get install -y -qq rpm >/dev/null || echo "rpm cannot be installed"
   XTASK=target/debug/xtask KAJI=$kaji bash tests/packages/walk.sh
 }
 
