@@ -1,12 +1,12 @@
 #!/usr/bin/env bash
-# The container runtime's tests on a kernel with cgroup v2 alone: Debian's cloud kernel in qemu, with the tests and what they need as
-# its initial file system. Then a node without root in a cgroup that belongs to its user, as systemd delegates one: limits count, and what
+# The container runtime's tests on a kernel with AppArmor and cgroup v2 alone: Debian's cloud kernel in qemu, with the tests and what they
+# need as its initial file system. Then a node without root in a cgroup that belongs to its user, as systemd delegates one: limits count, and what
 # pods use is known.
 #
 #     KAJI=target/release/kaji KUBECTL=kubectl bash tests/node/cgroup2.sh
 #
 # It needs qemu-system-x86_64, busybox (static), cpio, and the kernel's package, which it fetches with apt-get unless KAJI_KERNEL_PACKAGE
-# is the file. Without them it is skipped, and the node without kaji and kubectl. KAJI_OCI_TEST is the program of the tests of
+# is the file. The package apparmor, which has the parser, is fetched as well. Without them it is skipped, and the node without kaji and kubectl. KAJI_OCI_TEST is the program of the tests of
 # kaji-oci, if it is built already.
 set -euo pipefail
 KAJI=${KAJI:-target/release/kaji}
@@ -36,6 +36,13 @@ fi
 test=$(realpath "$test")
 shim=$(dirname "$(dirname "$test")")/kaji-oci-shim
 
+parser=
+if (cd "$work" && apt-get download -qq apparmor >/dev/null 2>&1); then
+  dpkg-deb -x "$work"/apparmor_*.deb "$work/apparmor"
+  parser=$(find "$work/apparmor" -path '*sbin/apparmor_parser')
+fi
+[[ -n $parser ]] || echo "SKIPPED apparmor: the package apparmor cannot be fetched"
+
 root=$work/root
 mkdir -p "$root"/{bin,usr/bin,etc,proc,sys,dev,tmp,run,mnt,new,lib64}
 cp "$(command -v busybox)" "$root/usr/bin/busybox"
@@ -52,6 +59,12 @@ find "$root/lib/modules" -name '*.ko.xz' -exec unxz {} +
 touch "$root/lib/modules/$version/modules.builtin" "$root/lib/modules/$version/modules.order"
 busybox depmod -b "$root" "$version"
 programs=("$test" "$shim")
+if [[ -n $parser ]]; then
+  mkdir -p "$root/sbin" "$root/etc/apparmor.d"
+  cp "$parser" "$root/sbin/apparmor_parser"
+  cp -r "$work/apparmor/etc/apparmor.d/abi" "$root/etc/apparmor.d/"
+  programs+=("$parser")
+fi
 if [[ -x $KAJI && -n $KUBECTL ]]; then
   cp "$KAJI" "$root/kaji"
   cp -L "$KUBECTL" "$root/kubectl"
@@ -82,6 +95,7 @@ cat >"$root/second" <<'I'
 #!/usr/bin/busybox sh
 mount -t proc proc /proc
 mount -t sysfs -o nosuid,nodev,noexec sysfs /sys
+mount -t securityfs securityfs /sys/kernel/security
 mount -t devtmpfs devtmpfs /dev
 mkdir -p /dev/shm /dev/pts
 mount -t tmpfs -o mode=1777 tmpfs /dev/shm

@@ -220,6 +220,19 @@ impl Machine {
     }
 }
 
+/// Whether containers of a node that is run by root are confined by AppArmor, where the kernel has it.
+pub fn confinement(has_apparmor: bool, has_parser: bool) -> Option<Finding> {
+    const SUBJECT: &str = "AppArmor";
+    has_apparmor.then(|| match has_parser {
+        true => Finding::good(SUBJECT, "containers get the profile kaji-default"),
+        false => Finding::warning(
+            SUBJECT,
+            "apparmor_parser is missing: containers run without a profile",
+            "install the package apparmor",
+        ),
+    })
+}
+
 /// The directory of clusters: whether it can be written, and what its file system has left.
 pub fn disk(directory: &Path) -> Vec<Finding> {
     let existing = directory.ancestors().find(|path| path.exists()).unwrap_or(Path::new("/"));
@@ -428,6 +441,16 @@ mod tests {
             Warning cgroups: version 2, without cpuset, memory: limits of these do not count (on the kernel's command line: cgroup_enable=memory cgroup_enable=cpuset (Raspberry Pi), or no cgroup_disable=)
             Good cgroups: version 2, with all controllers that are needed (-)
         "#]].assert_eq(&lines(&found).replace(&*root.path().to_string_lossy(), ""));
+    }
+
+    #[test]
+    fn says_whether_containers_have_an_apparmor_profile() {
+        let found = [confinement(true, true), confinement(true, false), confinement(false, true)];
+        expect_test::expect![[r"
+            Good AppArmor: containers get the profile kaji-default (-)
+            Warning AppArmor: apparmor_parser is missing: containers run without a profile (install the package apparmor)
+        "]]
+        .assert_eq(&lines(&found.into_iter().flatten().collect::<Vec<_>>()));
     }
 
     #[test]

@@ -1,5 +1,5 @@
 //! Files and directories that hold secrets: their modes, and replacing and erasing them. Configuration files in YAML. What directory
-//! trees take of a disk, and what is mounted where.
+//! trees take of a disk, what is mounted where, and which ids and security modules this process has.
 //!
 //! Invariants:
 //! - Created files and directories have the requested mode, whatever the process's umask is.
@@ -14,6 +14,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
+mod apparmor;
 mod erase;
 mod ids;
 pub mod kubeconfig;
@@ -22,6 +23,7 @@ mod usage;
 mod within;
 pub mod yaml;
 
+pub use apparmor::{apparmor_parser, has_apparmor};
 pub use erase::erase;
 pub use ids::{MissingId, NamespaceIds, chown};
 pub use mounts::{Mount, MountTable};

@@ -81,7 +81,9 @@ fn containers(machine: &Machine, directories: &ClusterDirectories) -> Vec<Findin
     }
     let missing = requirements::Machine::default().missing(directories.base());
     if missing.is_empty() {
-        return vec![Finding::good(SUBJECT, "this machine can be a node")];
+        let has_parser = kaji_files::apparmor_parser().is_some();
+        let apparmor = doctor::confinement(kaji_files::has_apparmor("/sys".as_ref()), has_parser);
+        return [Finding::good(SUBJECT, "this machine can be a node")].into_iter().chain(apparmor).collect();
     }
     let advice = "mend this, or leave it: nodes are simulated then, and no container runs";
     missing.into_iter().map(|reason| Finding::warning(SUBJECT, reason, advice)).collect()

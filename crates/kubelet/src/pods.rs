@@ -8,6 +8,7 @@
 
 pub mod admission;
 pub mod allocation;
+pub mod apparmor;
 pub mod backoff;
 pub mod compute;
 pub mod context;

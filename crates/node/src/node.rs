@@ -316,6 +316,7 @@ async fn open(config: &RealNodeConfig) -> Result<Opened, NodeError> {
         memory: machine.memory,
         runtime_name,
         sysctls,
+        apparmor: kaji_files::has_apparmor(Path::new("/sys")),
         external_cloud: config.external_cloud.clone(),
         restart_delays: configuration.restart_delays,
         flag_values: config.flag_values.clone(),

@@ -7,6 +7,7 @@
 //!   another manager continues from the files alone.
 //! - A container is started at most once: the shim claims its bundle with a file that is created exclusively.
 
+mod apparmor;
 mod cdi;
 mod cgroup;
 mod leaks;

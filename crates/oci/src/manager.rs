@@ -13,6 +13,7 @@ mod shims;
 mod state;
 mod stats;
 
+use crate::apparmor::AppArmor;
 use crate::protocol::Request;
 use crate::records::{ExitRecord, RunRecord, now_nanos};
 use futures_util::stream::{self, BoxStream, StreamExt};
@@ -82,6 +83,7 @@ struct Inner {
     options: ManagerOptions,
     layout: Layout,
     capabilities: Vec<String>,
+    apparmor: AppArmor,
     shim: shims::ShimCommand,
     state: Mutex<State>,
     events: broadcast::Sender<RuntimeEvent>,
@@ -131,6 +133,7 @@ impl Manager {
             options,
             layout,
             capabilities,
+            apparmor: AppArmor::of_machine(),
             shim,
             state: Mutex::default(),
             events: broadcast::Sender::new(EVENTS),

@@ -48,8 +48,8 @@ pub struct Parts<'a> {
     pub available: &'a [String],
     /// For a pod with a user namespace.
     pub staging: Option<Staging>,
-    /// Whether the kernel has AppArmor.
-    pub apparmor: bool,
+    /// The AppArmor profile that confines it.
+    pub apparmor: Option<String>,
 }
 
 /// A configuration, and what else its shim has to know.
@@ -86,7 +86,7 @@ pub fn build(parts: &Parts<'_>) -> Result<Built, RuntimeError> {
     let mut staging = parts.staging.clone();
     let rootfs = staging.as_mut().map_or_else(|| parts.rootfs.to_owned(), |s| s.mount(parts.rootfs, false));
     let mut process = process(parts, &user, &capabilities)?;
-    if let Some(profile) = apparmor_profile(parts)? {
+    if let Some(profile) = &parts.apparmor {
         process["apparmorProfile"] = json!(profile);
     }
     let mut spec = json!({
@@ -252,17 +252,6 @@ fn seccomp_profile(
     };
     seccomp::compile(&profile).map_err(|error| RuntimeError::InvalidArgument(error.to_string()))?;
     Ok(Some(profile))
-}
-
-fn apparmor_profile(parts: &Parts<'_>) -> Result<Option<String>, RuntimeError> {
-    match (&parts.config.security.apparmor, parts.apparmor) {
-        (Some(SecurityProfile::Localhost(name)), true) => Ok(Some(name.clone())),
-        (Some(SecurityProfile::Localhost(_)), false) => {
-            Err(RuntimeError::InvalidArgument("apparmor is not supported".into()))
-        }
-        // No profile of ours is loaded: masked and read-only paths, capabilities and seccomp confine without it.
-        _ => Ok(None),
-    }
 }
 
 fn linux(

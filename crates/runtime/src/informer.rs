@@ -24,10 +24,7 @@ use crate::{
 };
 use arc_swap::ArcSwap;
 use futures_util::future::BoxFuture;
-use kaji_meta::{
-    json,
-    time::{Clock, SystemClock},
-};
+use kaji_meta::time::{Clock, SystemClock};
 use reflector::{ReflectorStore, Replacement};
 use serde::Deserialize;
 use std::{
@@ -233,14 +230,6 @@ impl<T: Projection> Replacement for InformerReplacement<'_, T> {
     }
 }
 
-/// Reads JSON: [`Projection::decode`] for what is generic.
-///
-/// # Errors
-/// JSON that is broken or does not fit.
-pub fn decode<T: serde::de::DeserializeOwned>(object: &[u8]) -> Result<T, DecodeError> {
-    json::from_slice(object)
-}
-
 fn parse<T: Projection>(object: &[u8]) -> Result<T, Error> {
     T::decode(object).map_err(|e| Error::Decode(e.to_string()))
 }
@@ -315,6 +304,8 @@ impl<T: Projection> StartedInformer<T> {
     }
 }
 
+/// Reads JSON: [`Projection::decode`] for what is generic.
+pub use kaji_meta::json::from_slice as decode;
 /// An object that is no JSON, or not of its type.
 pub use serde_json::Error as DecodeError;
 

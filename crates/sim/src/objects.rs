@@ -103,6 +103,11 @@ pub struct Objects {
 }
 
 impl Objects {
+    /// Whether pods may be refused, or come late, since a quota bounds their number.
+    pub fn have_quota(&self) -> bool {
+        self.of(QUOTAS).next().is_some()
+    }
+
     /// Applies an event; the state of its object before it and after it.
     pub fn apply(&mut self, event: &Event) -> (Option<Arc<Value>>, Option<Arc<Value>>) {
         let key = event.kv.key.clone();

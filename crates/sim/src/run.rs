@@ -7,7 +7,7 @@ use crate::{
     faults::{Dice, Fault, Faults, Rates},
     laws::{Laws, reached},
     manifests,
-    objects::{PODS, QUOTAS},
+    objects::PODS,
     panics,
     scenario::{Action, Step, churn::churn, disturbances, workload},
     store::{FullDisk, SimulatedStore},
@@ -440,12 +440,12 @@ impl Run<'_> {
     fn awaits_late_pods(&self) -> bool {
         let found = lock(&self.findings);
         let since = Duration::from_millis(self.clock.elapsed_millis().saturating_sub(found.last_pod_millis));
-        found.laws.objects().of(QUOTAS).next().is_some() && since < NO_LATE_POD
+        found.laws.objects().have_quota() && since < NO_LATE_POD
     }
 
     /// Waits for what the cluster must reach, and then watches that it rests.
     async fn settle(&self) {
-        let has_quota = lock(&self.findings).laws.objects().of(QUOTAS).next().is_some();
+        let has_quota = lock(&self.findings).laws.objects().have_quota();
         let timeout = if has_quota { CONVERGENCE_TIMEOUT_WITH_QUOTA } else { CONVERGENCE_TIMEOUT };
         let until = Instant::now() + timeout;
         let missing = loop {

@@ -148,6 +148,8 @@ pub struct NodeConfig {
     pub runtime_name: String,
     /// The sysctls that pods may set.
     pub sysctls: AllowedSysctls,
+    /// Whether the kernel enforces AppArmor profiles.
+    pub apparmor: bool,
     /// The cloud provider that initializes the node; `None` for a node that needs none.
     pub external_cloud: Option<crate::cloud::ExternalCloud>,
     /// The delays of restarts.

@@ -8,6 +8,7 @@ mod containers;
 mod phase;
 mod resources;
 
+use super::admission::PodRejection;
 use super::compute::ProbeResults;
 use super::core::{HostIP, Pod, PodCondition, PodIP, PodStatus};
 use super::model;
@@ -41,6 +42,8 @@ pub struct Inputs<'a> {
     pub terminal: bool,
     /// Of a pod that failed for another reason than its containers: eviction, a deadline, a refused admission.
     pub failed: Option<&'a Ending>,
+    /// Of a pod that may not be started here now.
+    pub blocked: Option<&'a PodRejection>,
     /// Changes of resources.
     pub resizing: &'a Resizing,
     /// The present.
@@ -78,7 +81,26 @@ pub fn generate(inputs: &Inputs<'_>) -> PodStatus {
     resources::fill(inputs, &mut status);
     status.conditions = Some(conditions(inputs, &status));
     addresses(inputs, &mut status);
+    if let Some(blocked) = inputs.blocked {
+        block(blocked, &mut status);
+    }
     status
+}
+
+/// Upstream's `SyncPod` of a pod that cannot be run.
+fn block(rejection: &PodRejection, status: &mut PodStatus) {
+    if matches!(status.phase.as_deref(), Some("Succeeded" | "Failed")) {
+        return;
+    }
+    status.phase = Some("Pending".to_owned());
+    status.reason = Some(rejection.reason.clone());
+    status.message = Some(rejection.message.clone());
+    let lists = [status.init_container_statuses.as_mut(), status.container_statuses.as_mut()];
+    for container in lists.into_iter().flatten().flatten() {
+        if let Some(waiting) = container.state.as_mut().and_then(|state| state.waiting.as_mut()) {
+            waiting.reason = Some("Blocked".to_owned());
+        }
+    }
 }
 
 fn set_phase(inputs: &Inputs<'_>, status: &mut PodStatus) {

@@ -9,6 +9,8 @@ mod execute;
 mod report;
 mod resize;
 
+use super::admission::PodRejection;
+use super::apparmor;
 use super::backoff::Backoff;
 use super::compute;
 use super::context::{NodeContext, PodRef};
@@ -115,6 +117,8 @@ pub struct Worker {
     shown_as: ShownAs,
     resizing: Resizing,
     failed: Option<Ending>,
+    /// Why it may not be started now.
+    blocked: Option<PodRejection>,
     /// When it was seen first.
     seen: jiff::Timestamp,
     /// Whether a round was complete already.
@@ -146,6 +150,7 @@ impl Worker {
             mounts: Backoff::new(Duration::from_millis(500), Duration::from_secs(122)),
             waiting: Waiting::default(),
             failed: None,
+            blocked: None,
             seen: cx.clock.now(),
             synced: false,
             cx,
@@ -271,6 +276,7 @@ impl Worker {
             runtime_name: &config.runtime_name,
             terminal,
             failed: self.failed.as_ref(),
+            blocked: self.blocked.as_ref(),
             resizing: &self.resizing,
             // The API keeps whole seconds.
             now: whole_second(self.cx.clock.now()),
@@ -325,10 +331,15 @@ impl Worker {
         let mut observed = self.observe().await?;
         let deadline = self.deadline();
         self.follow_resize(&observed);
+        self.blocked = apparmor::check(&self.pod, self.cx.config.apparmor).err();
         if self.report(&observed, self.failed.is_some()) {
             return Ok(Round::Over);
         }
         let wait = deadline.unwrap_or(RESYNC).min(RESYNC);
+        if self.blocked.is_some() {
+            kill::all(&self.cx, Some(&self.pod), &observed, None).await?;
+            return Ok(Round::Wait(wait));
+        }
         self.probes.follow(&self.cx, &self.pod, &observed, false);
         let mut actions = compute::actions(&self.pod, &observed, &self.probes.results(), &self.former);
         if !actions.kill_pod && actions.reset.is_empty() {

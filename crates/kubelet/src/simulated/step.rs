@@ -460,6 +460,7 @@ impl Step<'_, '_> {
             runtime_name: super::runtime::SCHEME,
             terminal,
             failed: self.state.failed.as_ref(),
+            blocked: None,
             resizing: &self.resizing,
             now: second,
         })

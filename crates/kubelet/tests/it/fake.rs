@@ -548,6 +548,7 @@ impl Fake {
             memory: 8 << 30,
             runtime_name: "kaji".into(),
             sysctls: Default::default(),
+            apparmor: false,
             external_cloud: None,
             restart_delays: Default::default(),
             flag_values: Default::default(),

@@ -108,6 +108,23 @@ async fn a_runtime_class_names_the_handler_of_the_sandbox() {
 }
 
 #[tokio::test]
+async fn a_pod_that_asks_for_apparmor_stays_pending_where_there_is_none() {
+    let containers = json!([{"name": "c", "image": "i", "imagePullPolicy": "IfNotPresent"}]);
+    let confined = json!({"appArmorProfile": {"type": "RuntimeDefault"}});
+    let mut pod = pod(json!({"securityContext": confined, "containers": containers}));
+    let run = Run::start(Fake::new(), &pod);
+    let status = run.until("a reason", |status| status["reason"] == "AppArmor").await;
+    assert_eq!(status["phase"], "Pending");
+    assert_eq!(status["message"], "Cannot enforce AppArmor: AppArmor is not enabled on the host");
+    assert_eq!(waiting(&status)["reason"], "Blocked");
+    assert_eq!(run.calls(), "");
+    pod["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:07Z".into();
+    pod["metadata"]["deletionGracePeriodSeconds"] = 0.into();
+    run.change(&pod);
+    run.task.await.unwrap();
+}
+
+#[tokio::test]
 async fn a_pod_runs_is_ready_and_is_deleted() {
     let mut pod = pod(json!({
         "terminationGracePeriodSeconds": 7,

@@ -339,7 +339,7 @@ struct Inside<'r, 'a> {
     skips_nulls: bool,
 }
 
-impl Inside<'_, '_> {
+impl<'a> Inside<'_, 'a> {
     /// A visitor may stop before the end: of an object nothing may be left, of a list neither.
     fn end_object(&mut self) -> Result<(), Failed> {
         if self.depth == 0 || self.reader.key()?.is_none() {
@@ -354,9 +354,7 @@ impl Inside<'_, '_> {
         }
         Err(trailing(self.reader))
     }
-}
 
-impl<'a> Inside<'_, 'a> {
     fn read_key(&mut self) -> Result<Option<Cow<'a, str>>, Failed> {
         while self.depth > 0 {
             let Some(key) = self.reader.key()? else {

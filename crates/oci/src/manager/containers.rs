@@ -144,7 +144,7 @@ impl Inner {
                 Some((user, range)) => Some(Staging::new(&bundle, user, range)?),
                 None => None,
             },
-            apparmor: Path::new("/sys/kernel/security/apparmor/profiles").exists(),
+            apparmor: self.apparmor.profile(&record.config.security)?,
         })?;
         if let Some(directory) = built.shim.log_path.as_deref().and_then(Path::parent) {
             fs::create_dir_all(directory)?;

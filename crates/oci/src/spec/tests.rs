@@ -34,7 +34,7 @@ fn with_edits<T>(config: &ContainerConfig, cdi: &Edits, work: impl FnOnce(&Parts
         cdi,
         available: &available,
         staging: None,
-        apparmor: false,
+        apparmor: None,
     })
 }
 

@@ -1,7 +1,8 @@
 //! What containers may not do.
 
 use crate::common::node;
-use kaji_containers::{Mount, SecurityProfile};
+use kaji_containers::{ContainerRuntime, Mount, SecurityProfile};
+use std::time::Duration;
 
 #[tokio::test(flavor = "multi_thread")]
 async fn the_default_profile_blocks_calls() {
@@ -27,6 +28,42 @@ async fn a_localhost_profile_is_loaded() {
     config.security.seccomp = SecurityProfile::Localhost(path.display().to_string());
     let (status, text) = node.run(config).await;
     assert!(status.exit_code == 1 && text.contains("No space left"), "{text}");
+    node.finish().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_default_apparmor_profile_confines_containers_and_their_commands() {
+    if !kaji_files::has_apparmor("/sys".as_ref()) || kaji_files::apparmor_parser().is_none() {
+        return kaji_testing::skip::skipped("apparmor", "needs a kernel with AppArmor, and its parser");
+    }
+    let Some(node) = node("apparmor").await else { return };
+    let script = "cat /proc/self/attr/current; mkdir /tmp/m; mount -t tmpfs m /tmp/m && echo mounted; sh -c 'kill -TERM $$'; echo $?";
+    let with = |profile: Option<SecurityProfile>, privileged: bool| {
+        let mut config = node.script(script);
+        config.security.capabilities.add = vec!["SYS_ADMIN".into()];
+        (config.security.apparmor, config.security.privileged) = (profile, privileged);
+        config
+    };
+    // Without a profile that is asked for the default one confines, too.
+    for profile in [None, Some(SecurityProfile::RuntimeDefault)] {
+        let (_, text) = node.run(with(profile, false)).await;
+        assert!(text.contains("kaji-default (enforce)") && text.contains("Permission denied"), "{text}");
+        assert!(!text.contains("mounted") && text.contains("143"), "{text}");
+    }
+    for (profile, privileged) in [(Some(SecurityProfile::Unconfined), false), (None, true)] {
+        let (_, text) = node.run(with(profile, privileged)).await;
+        assert!(text.contains("unconfined") && text.contains("mounted"), "{text}");
+    }
+    let sandbox = node.sandbox().await;
+    let unknown = with(Some(SecurityProfile::Localhost("no-such-profile".into())), false);
+    let error = node.runtime().create_container(&sandbox, unknown).await.unwrap_err();
+    assert_eq!(error.to_string(), "apparmor profile not found no-such-profile");
+    // The runtime's signals reach it, and commands are confined as it is.
+    let id = node.start(&sandbox, node.script("sleep 1000")).await;
+    let command = ["cat", "/proc/self/attr/current"].map(str::to_owned).to_vec();
+    let output = node.runtime().exec_sync(&id, command, Duration::from_secs(10)).await.unwrap();
+    assert_eq!(String::from_utf8_lossy(&output.stdout).trim_end(), "kaji-default (enforce)");
+    node.runtime().stop_container(&id, Duration::from_secs(0)).await.unwrap();
     node.finish().await;
 }
 

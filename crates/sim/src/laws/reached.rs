@@ -26,7 +26,7 @@ pub fn missing(objects: &Objects) -> Vec<String> {
         missing.push(format!("autoscaler {} is about to scale down", text(scaler, &["metadata", "name"])));
     }
     // Workloads beyond a quota are short of pods for good.
-    if objects.of(QUOTAS).next().is_none() {
+    if !objects.have_quota() {
         workloads(objects, &mut missing);
         others(objects, &mut missing);
     }
