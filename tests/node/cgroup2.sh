@@ -1,13 +1,13 @@
 #!/usr/bin/env bash
 # The container runtime's tests on a kernel with AppArmor and cgroup v2 alone: Debian's cloud kernel in qemu, with the tests and what they
-# need as its initial file system. Then a node without root in a cgroup that belongs to its user, as systemd delegates one: limits count, and what
-# pods use is known.
+# need as its initial file system. Then a node without root in a cgroup that belongs to its user, as systemd delegates one: limits
+# count, and what pods use is known.
 #
 #     KAJI=target/release/kaji KUBECTL=kubectl bash tests/node/cgroup2.sh
 #
 # It needs qemu-system-x86_64, busybox (static), cpio, and the kernel's package, which it fetches with apt-get unless KAJI_KERNEL_PACKAGE
-# is the file. The package apparmor, which has the parser, is fetched as well. Without them it is skipped, and the node without kaji and kubectl. KAJI_OCI_TEST is the program of the tests of
-# kaji-oci, if it is built already.
+# is the file. Without them it is skipped, and the node without kaji and kubectl. The package apparmor, which has the parser of profiles,
+# is fetched, too; without it the test of AppArmor is skipped. KAJI_OCI_TEST is the program of the tests of kaji-oci, if it is built already.
 set -euo pipefail
 KAJI=${KAJI:-target/release/kaji}
 KUBECTL=$(command -v "${KUBECTL:-kubectl}" || true)
