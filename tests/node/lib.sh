@@ -26,6 +26,7 @@
 # shellcheck shell=bash
 passed=0
 failed=0
+failures=()
 patience=${patience:-20}
 server=
 up=(--nodes real)
@@ -104,6 +105,7 @@ soon() {
     sleep 0.1
   done
   failed=$((failed + 1))
+  failures+=("$text: $(tail -n 3 "$work/out")")
   echo "FAIL $text"
   tail -n 5 "$work/out"
 }
@@ -178,10 +180,12 @@ no_rules() {
 }
 
 conclude() {
-  local name=$1 code=$2 pid
+  local name=$1 code=$2 pid text
   # Of a walk that failed half-way.
   for pid in $(pgrep -f "^$KAJI shim .*$work" || true); do kill -9 "$pid" 2>/dev/null || true; done
   rm -rf --one-file-system "$work" 2>/dev/null || true
+  # Again, after the logs: of a long output only the end may be kept.
+  for text in "${failures[@]}"; do echo "FAIL $text"; done
   echo "$name: $passed passed, $failed failed"
   ((code != 0 || failed == 0)) || code=1
   exit "$code"

@@ -89,7 +89,8 @@ walk() {
   k expose pod web --port 8000 --target-port 80 >/dev/null
   local api
   api=$(field service kubernetes '{.spec.clusterIP}')
-  pod asker "nslookup web.default.svc.cluster.local; printf 'GET /index.html HTTP/1.0\\\\r\\\\n\\\\r\\\\n' | nc -w 3 web 8000; nc -w 3 $api 443 < /dev/null && echo reached"
+  # The service's rules may come after the pod.
+  pod asker "until nslookup web.default.svc.cluster.local; do sleep 0.2; done; until printf 'GET /index.html HTTP/1.0\\\\r\\\\n\\\\r\\\\n' | nc -w 3 web 8000; do sleep 0.2; done; until nc -w 3 $api 443 < /dev/null; do sleep 0.2; done; echo reached"
   soon "$1: another pod finds its service by name" shows "web.default.svc.cluster.local" k logs asker
   soon "$1: and reaches it" shows served k logs asker
   soon "$1: and the API server" shows reached k logs asker

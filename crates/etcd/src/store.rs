@@ -70,7 +70,7 @@ struct Inner {
     closed: notices::Sender<bool>,
     watches: Arc<Semaphore>,
     /// Of the current revision.
-    callers: Callers,
+    callers: Arc<Callers>,
 }
 
 /// A store on etcd.
@@ -93,7 +93,7 @@ impl EtcdStore {
             wanted: notices::channel(0).0,
             closed: notices::channel(false).0,
             watches: Arc::new(Semaphore::new(WATCHES)),
-            callers: Callers::default(),
+            callers: Arc::default(),
         });
         let started = Instant::now();
         loop {
