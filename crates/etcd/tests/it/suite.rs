@@ -84,6 +84,23 @@ async fn another_servers_compaction_is_noticed() {
     assert_eq!(late.watch("/", third).await.unwrap().next().await.unwrap().unwrap().revision, third);
 }
 
+/// etcd lets a watch begin at the revision that it is compacted to, without the deletion that made it.
+#[tokio::test]
+async fn a_deletion_at_the_compacted_revision_is_not_missed() {
+    let Some(etcd) = Etcd::start("a_deletion_at_the_compacted_revision_is_not_missed") else { return };
+    let (store, other) = (store_of(&etcd, "/t").await, store_of(&etcd, "/t").await);
+    let made = put(&store, "/a", "1").await;
+    let delete = Txn { compare: vec![], ops: vec![Op::Delete { key: "/a".into() }] };
+    let TxnOutcome::Committed { revision: deleted, .. } = other.txn(delete).await.unwrap() else { panic!() };
+    assert_eq!(deleted, made + 1);
+    other.compact(deleted).await.unwrap();
+    let began = match store.watch("/", deleted).await {
+        Ok(mut watch) => watch.next().await.unwrap().map(drop),
+        Err(error) => Err(error),
+    };
+    assert_eq!(began, Err(StoreError::Compacted { compacted: deleted }));
+}
+
 #[tokio::test]
 async fn servers_take_turns_at_compaction() {
     let Some(etcd) = Etcd::start("servers_take_turns_at_compaction") else { return };
