@@ -1,4 +1,5 @@
-//! Asks other resolvers: those of stub domains for names below them, the node's for all other names.
+//! Asks other resolvers: those of stub domains for names below them, the node's for all other names. Targets of aliases are
+//! asked and kept under their own names.
 //!
 //! Invariants:
 //! - At most [`MAX_CONCURRENT`] queries are under way; more are refused.
@@ -7,7 +8,7 @@
 //! - A query ends within [`TOTAL`].
 
 use crate::cache::Cache;
-use crate::message::{self, Response, Transport};
+use crate::message::{Forward, Response, Transport};
 use crate::resolv_conf::NodeResolvers;
 use arc_swap::ArcSwap;
 use hickory_proto::op::{Message, MessageType, ResponseCode};
@@ -109,21 +110,22 @@ impl Forwarder {
     }
 
     /// The response from the cache, without waiting.
-    pub fn cached(&self, query: &Message, transport: Transport) -> Option<Response> {
-        message::relay(self.cache.get(query, Instant::now())?, query, transport)
+    pub fn cached(&self, forward: &Forward, transport: Transport) -> Option<Response> {
+        forward.answered(self.cache.get(forward.query(), Instant::now())?, transport)
     }
 
     /// Asks the resolvers one after the other until one answers.
-    pub async fn forward(&self, query: &Message, transport: Transport) -> Forwarded {
-        if let Some(response) = self.cached(query, transport) {
+    pub async fn forward(&self, forward: &Forward, transport: Transport) -> Forwarded {
+        if let Some(response) = self.cached(forward, transport) {
             return Forwarded { response: Some(response), cached: true };
         }
+        let query = forward.query();
         let configured = self.configured.load_full();
         let answer = match self.permits.try_acquire() {
             Ok(_permit) => timeout(TOTAL, self.ask_any(&configured, query)).await.unwrap_or(None),
             Err(_) => {
                 return Forwarded {
-                    response: message::failure(query, ResponseCode::Refused, transport),
+                    response: forward.failed(ResponseCode::Refused, transport),
                     cached: false,
                 };
             }
@@ -133,9 +135,9 @@ impl Forwarder {
                 if Arc::ptr_eq(&configured, &self.configured.load()) {
                     self.cache.put(query, &answer, Instant::now());
                 }
-                message::relay(answer, query, transport)
+                forward.answered(answer, transport)
             }
-            None => message::failure(query, ResponseCode::ServFail, transport),
+            None => forward.failed(ResponseCode::ServFail, transport),
         };
         Forwarded { response, cached: false }
     }

@@ -1,7 +1,7 @@
 //! From the bytes of a query to the bytes of its response, or to a query to forward. Pure.
 //!
 //! Invariants: a response fits what the client can take, and says so when it was cut; what is not a query gets no response,
-//! so that two servers never answer each other.
+//! so that two servers never answer each other; an alias of the zone is answered whatever becomes of its target.
 
 use crate::zone::{Answer, Data, Kind, Record as ZoneRecord, Zone};
 use hickory_proto::op::{Edns, Message, MessageType, Metadata, OpCode, Query, ResponseCode};
@@ -31,10 +31,54 @@ pub enum Transport {
 pub enum Outcome {
     /// The response.
     Respond(Response),
-    /// The zone does not have the name: ask another resolver.
-    Forward(Box<Message>),
+    /// The zone does not have the name, or the target of its alias: ask another resolver.
+    Forward(Box<Forward>),
     /// Not a query: no response.
     Ignore,
+}
+
+/// A query for another resolver, and the client's query, which its answer is for.
+#[derive(Debug)]
+pub struct Forward {
+    client: Message,
+    alias: Option<Alias>,
+}
+
+/// An alias that leads out of the zone.
+#[derive(Debug)]
+struct Alias {
+    /// The response as far as the zone has it.
+    response: Message,
+    /// Asks for the target.
+    query: Message,
+    target: Name,
+}
+
+impl Forward {
+    /// What another resolver is asked.
+    #[must_use]
+    pub fn query(&self) -> &Message {
+        self.alias.as_ref().map_or(&self.client, |alias| &alias.query)
+    }
+
+    /// The response with what another resolver answered; `None` if it cannot be encoded.
+    pub fn answered(&self, mut answer: Message, transport: Transport) -> Option<Response> {
+        let Some(Alias { response, target, .. }) = &self.alias else {
+            return relay(answer, &self.client, transport);
+        };
+        // The cache may have the name in the letters of another query.
+        answer.answers.iter_mut().filter(|r| r.name == *target).for_each(|r| r.name = target.clone());
+        let mut response = response.clone();
+        response.metadata.truncation = answer.metadata.truncation;
+        response.answers.append(&mut answer.answers);
+        encoded(response, &self.client, transport)
+    }
+
+    /// The response without an answer: of an alias what the zone has, as CoreDNS; else an error.
+    pub fn failed(&self, code: ResponseCode, transport: Transport) -> Option<Response> {
+        let response = self.alias.as_ref().map(|alias| alias.response.clone());
+        encoded(response.unwrap_or_else(|| empty(&self.client, code)), &self.client, transport)
+    }
 }
 
 /// A response, and what metrics say of it.
@@ -73,7 +117,16 @@ pub fn handle(
     }
     let name = question.name.to_lowercase().to_ascii();
     match zone.answer(name.trim_end_matches('.'), kind(question.query_type)) {
-        Answer::NotAuthoritative => Outcome::Forward(Box::new(query)),
+        Answer::NotAuthoritative => Outcome::Forward(Box::new(Forward { client: query, alias: None })),
+        Answer::Alias { aliases, target } => {
+            let aliases = records(zone, question, aliases);
+            follow(
+                authoritative(zone, &query, ResponseCode::NoError, aliases, vec![]),
+                query,
+                &target,
+                transport,
+            )
+        }
         Answer::NoSuchName => {
             respond(authoritative(zone, &query, ResponseCode::NXDomain, vec![], vec![]), &query, transport)
         }
@@ -90,16 +143,16 @@ pub fn handle(
     }
 }
 
-/// The response to a query that could not be carried out.
-pub fn failure(query: &Message, code: ResponseCode, transport: Transport) -> Option<Response> {
-    match respond(empty(query, code), query, transport) {
-        Outcome::Respond(response) => Some(response),
-        Outcome::Forward(_) | Outcome::Ignore => None,
-    }
+/// Asks for an alias' target by the client's query.
+fn follow(response: Message, client: Message, target: &str, transport: Transport) -> Outcome {
+    let Some(target) = name(target) else { return respond(response, &client, transport) };
+    let mut query = client.clone();
+    query.queries.iter_mut().for_each(|question| question.name = target.clone());
+    Outcome::Forward(Box::new(Forward { client, alias: Some(Alias { response, query, target }) }))
 }
 
 /// Passes on what another resolver answered, under the id and the question of the client.
-pub fn relay(mut answer: Message, query: &Message, transport: Transport) -> Option<Response> {
+fn relay(mut answer: Message, query: &Message, transport: Transport) -> Option<Response> {
     let mut metadata = Metadata::response_from_request(&query.metadata);
     metadata.recursion_available = true;
     metadata.response_code = answer.metadata.response_code;
@@ -112,10 +165,7 @@ pub fn relay(mut answer: Message, query: &Message, transport: Transport) -> Opti
     }
     answer.queries.clone_from(&query.queries);
     answer.edns = None;
-    match respond(answer, query, transport) {
-        Outcome::Respond(response) => Some(response),
-        Outcome::Forward(_) | Outcome::Ignore => None,
-    }
+    encoded(answer, query, transport)
 }
 
 /// A query that cannot be read is answered if its header can.
@@ -159,7 +209,11 @@ fn authoritative(
     response
 }
 
-fn respond(mut response: Message, query: &Message, transport: Transport) -> Outcome {
+fn respond(response: Message, query: &Message, transport: Transport) -> Outcome {
+    encoded(response, query, transport).map_or(Outcome::Ignore, Outcome::Respond)
+}
+
+fn encoded(mut response: Message, query: &Message, transport: Transport) -> Option<Response> {
     if let Some(edns) = &query.edns {
         let mut own = Edns::new();
         own.set_max_payload(PAYLOAD);
@@ -172,13 +226,11 @@ fn respond(mut response: Message, query: &Message, transport: Transport) -> Outc
         (Transport::Udp, Some(edns)) => edns.max_payload().max(PLAIN_PAYLOAD),
     };
     let code = response.metadata.response_code;
-    match encode(&response, limit) {
-        Some(bytes) => Outcome::Respond(Response { bytes, code }),
-        None => {
-            tracing::warn!(question = ?query.queries.first(), "cannot encode a response");
-            Outcome::Ignore
-        }
+    let bytes = encode(&response, limit);
+    if bytes.is_none() {
+        tracing::warn!(question = ?query.queries.first(), "cannot encode a response");
     }
+    Some(Response { bytes: bytes?, code })
 }
 
 /// What does not fit is left out: addresses of SRV targets without a word, answers with the mark that there are more.

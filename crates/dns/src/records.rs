@@ -1,7 +1,9 @@
 //! What a Service and its EndpointSlices have in DNS. Pure.
 
 use kaji_runtime::objects::{Endpoint, EndpointPort, EndpointSlice, Service};
+use std::borrow::Cow;
 use std::net::IpAddr;
+use std::sync::Arc;
 
 /// A port with a name, for SRV records.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
@@ -14,17 +16,23 @@ pub struct Port {
     pub number: u16,
 }
 
-/// An endpoint of a headless service.
+/// An address of an endpoint that is ready. Small, since a service may have thousands.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
-pub struct HeadlessEndpoint {
-    /// Its host name, or its address with dashes.
-    pub label: String,
-    /// Whether the label is a host name; only such endpoints have PTR records.
-    pub has_hostname: bool,
+pub struct ReadyEndpoint {
     /// Its address.
     pub address: IpAddr,
-    /// Ports of its slice.
-    pub ports: Vec<Port>,
+    /// Its host name, in lower case.
+    pub hostname: Option<Box<str>>,
+    /// Ports of its slice, which all endpoints of the slice share.
+    pub ports: Arc<[Port]>,
+}
+
+impl ReadyEndpoint {
+    /// What stands before the service's name: the host name, or the address with dashes.
+    #[must_use]
+    pub fn label(&self) -> Cow<'_, str> {
+        self.hostname.as_deref().map_or_else(|| Cow::Owned(dashed(self.address)), Cow::Borrowed)
+    }
 }
 
 /// What a service has in DNS.
@@ -36,10 +44,12 @@ pub enum ServiceRecords {
         addresses: Vec<IpAddr>,
         /// Of the service.
         ports: Vec<Port>,
+        /// Those that are ready.
+        endpoints: Box<[ReadyEndpoint]>,
     },
-    /// A headless service.
-    Headless(Vec<HeadlessEndpoint>),
-    /// An alias of a name outside the cluster, without a dot at its end.
+    /// A headless service, with the endpoints that are ready.
+    Headless(Box<[ReadyEndpoint]>),
+    /// An alias of another name, in lower case and without a dot at its end.
     ExternalName(String),
 }
 
@@ -55,31 +65,48 @@ impl ServiceRecords {
             return (!name.is_empty()).then(|| ServiceRecords::ExternalName(name.to_ascii_lowercase()));
         }
         if service.headless() {
-            let mut endpoints: Vec<_> = slices.into_iter().flat_map(headless_endpoints).collect();
-            endpoints.sort();
-            endpoints.dedup();
-            return Some(ServiceRecords::Headless(endpoints));
+            return Some(ServiceRecords::Headless(ready_endpoints(slices)));
         }
         let addresses: Vec<IpAddr> = if spec.cluster_ips.is_empty() {
             spec.cluster_ip.parse().into_iter().collect()
         } else {
             spec.cluster_ips.iter().filter_map(|ip| ip.parse().ok()).collect()
         };
+        if addresses.is_empty() {
+            return None;
+        }
         let port =
             |p: &kaji_runtime::objects::ServicePort| port(Some(&p.name), Some(&p.protocol), Some(p.port));
         let ports = spec.ports.iter().filter_map(port).collect();
-        (!addresses.is_empty()).then_some(ServiceRecords::ClusterIp { addresses, ports })
+        Some(ServiceRecords::ClusterIp { addresses, ports, endpoints: ready_endpoints(slices) })
     }
 
-    /// The addresses that have PTR records, with the label of the endpoint for headless services.
-    pub fn reverse(&self) -> impl Iterator<Item = (IpAddr, Option<&str>)> {
-        let (addresses, endpoints) = match self {
-            ServiceRecords::ClusterIp { addresses, .. } => (addresses.as_slice(), &[][..]),
-            ServiceRecords::Headless(endpoints) => (&[][..], endpoints.as_slice()),
-            ServiceRecords::ExternalName(_) => (&[][..], &[][..]),
-        };
-        let endpoints = endpoints.iter().filter(|e| e.has_hostname);
-        addresses.iter().map(|a| (*a, None)).chain(endpoints.map(|e| (e.address, Some(e.label.as_str()))))
+    /// The cluster IPs.
+    #[must_use]
+    pub fn cluster_ips(&self) -> &[IpAddr] {
+        match self {
+            ServiceRecords::ClusterIp { addresses, .. } => addresses,
+            ServiceRecords::Headless(_) | ServiceRecords::ExternalName(_) => &[],
+        }
+    }
+
+    /// The endpoints that are ready.
+    #[must_use]
+    pub fn endpoints(&self) -> &[ReadyEndpoint] {
+        match self {
+            ServiceRecords::ClusterIp { endpoints, .. } | ServiceRecords::Headless(endpoints) => endpoints,
+            ServiceRecords::ExternalName(_) => &[],
+        }
+    }
+
+    /// The addresses that have PTR records: sorted, each once.
+    #[must_use]
+    pub fn reverse(&self) -> Vec<IpAddr> {
+        let endpoints = self.endpoints().iter().map(|endpoint| endpoint.address);
+        let mut addresses: Vec<IpAddr> = self.cluster_ips().iter().copied().chain(endpoints).collect();
+        addresses.sort_unstable();
+        addresses.dedup();
+        addresses
     }
 }
 
@@ -91,26 +118,35 @@ fn port(name: Option<&String>, protocol: Option<&String>, number: Option<i64>) -
     })
 }
 
-fn headless_endpoints(slice: &EndpointSlice) -> impl Iterator<Item = HeadlessEndpoint> {
+fn ready_endpoints<'a>(slices: impl IntoIterator<Item = &'a EndpointSlice>) -> Box<[ReadyEndpoint]> {
+    let mut endpoints: Vec<_> = slices.into_iter().flat_map(ready_in).collect();
+    endpoints.sort_unstable();
+    endpoints.dedup();
+    endpoints.into_boxed_slice()
+}
+
+fn ready_in(slice: &EndpointSlice) -> impl Iterator<Item = ReadyEndpoint> {
     let slice_port = |p: &EndpointPort| port(p.name.as_ref(), p.protocol.as_ref(), p.port);
-    let ports: Vec<Port> = slice.ports.iter().filter_map(slice_port).collect();
+    let ports: Arc<[Port]> = slice.ports.iter().filter_map(slice_port).collect();
     // Unknown readiness counts as ready. A slice is marked ready for services that publish addresses that are not.
     let ready = |endpoint: &&Endpoint| endpoint.conditions.ready.unwrap_or(true);
     slice.endpoints.iter().filter(ready).flat_map(move |endpoint| {
-        let hostname = endpoint.hostname.as_deref().filter(|h| !h.is_empty()).map(str::to_ascii_lowercase);
+        let hostname = endpoint.hostname.as_deref().filter(|h| !h.is_empty());
+        let hostname: Option<Box<str>> = hostname.map(|h| h.to_ascii_lowercase().into());
         let ports = ports.clone();
-        endpoint.addresses.iter().filter_map(|a| a.parse().ok()).map(move |address: IpAddr| {
-            HeadlessEndpoint {
-                label: hostname.clone().unwrap_or_else(|| dashed(address)),
-                has_hostname: hostname.is_some(),
-                address,
-                ports: ports.clone(),
-            }
+        endpoint.addresses.iter().filter_map(|a| a.parse().ok()).map(move |address: IpAddr| ReadyEndpoint {
+            address,
+            hostname: hostname.clone(),
+            ports: ports.clone(),
         })
     })
 }
 
-/// An address as one label: `10-1-2-3`, `2001-db8--1`.
-fn dashed(address: IpAddr) -> String {
-    address.to_string().replace(['.', ':'], "-")
+/// An address as one label: `10-1-2-3`, `2001-db8--1`. A label does not end with a dash: `2001-db8--0`.
+pub(crate) fn dashed(address: IpAddr) -> String {
+    let mut label = address.to_string().replace(['.', ':'], "-");
+    if label.ends_with('-') {
+        label.push('0');
+    }
+    label
 }

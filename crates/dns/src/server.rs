@@ -4,11 +4,10 @@
 //! and those are bounded by the forwarder. At most [`MAX_CONNECTIONS`] connections are open, each for [`IDLE`] without a query.
 
 use crate::forward::{Forwarder, Resolvers};
-use crate::message::{self, Outcome, Response, Transport};
+use crate::message::{self, Forward, Outcome, Response, Transport};
 use crate::metrics::Metrics;
 use crate::zone::Zone;
 use arc_swap::ArcSwap;
-use hickory_proto::op::Message;
 use hickory_proto::rr::Record;
 use rand::seq::SliceRandom;
 use std::io;
@@ -74,10 +73,10 @@ impl Service {
             records[addresses..].shuffle(&mut rand::rng());
         };
         let outcome = match message::handle(&self.zone.load(), bytes, transport, &mut shuffle) {
-            Outcome::Forward(query) => {
-                let cached = self.forwarder.cached(&query, transport);
+            Outcome::Forward(forward) => {
+                let cached = self.forwarder.cached(&forward, transport);
                 self.metrics.cache(cached.is_some());
-                cached.map_or(Outcome::Forward(query), Outcome::Respond)
+                cached.map_or(Outcome::Forward(forward), Outcome::Respond)
             }
             outcome => outcome,
         };
@@ -87,9 +86,9 @@ impl Service {
         outcome
     }
 
-    async fn forward(&self, query: &Message, transport: Transport) -> Option<Response> {
+    async fn forward(&self, forward: &Forward, transport: Transport) -> Option<Response> {
         let start = Instant::now();
-        let forwarded = self.forwarder.forward(query, transport).await;
+        let forwarded = self.forwarder.forward(forward, transport).await;
         if let Some(response) = &forwarded.response {
             self.metrics.response(response.code, start.elapsed());
         }
@@ -151,11 +150,11 @@ async fn serve_udp(socket: Arc<UdpSocket>, service: Arc<Service>) {
         };
         match service.answer(&buffer[..length], Transport::Udp) {
             Outcome::Respond(response) => send(&socket, &response, client).await,
-            Outcome::Forward(query) => {
+            Outcome::Forward(forward) => {
                 let (socket, service) = (socket.clone(), service.clone());
                 // Bounded: the forwarder refuses at once what is too much.
                 forwards.spawn(async move {
-                    if let Some(response) = service.forward(&query, Transport::Udp).await {
+                    if let Some(response) = service.forward(&forward, Transport::Udp).await {
                         send(&socket, &response, client).await;
                     }
                 });
@@ -207,7 +206,7 @@ async fn serve_connection(mut stream: TcpStream, service: &Service) -> io::Resul
         };
         let response = match service.answer(&query, Transport::Tcp) {
             Outcome::Respond(response) => Some(response),
-            Outcome::Forward(query) => service.forward(&query, Transport::Tcp).await,
+            Outcome::Forward(forward) => service.forward(&forward, Transport::Tcp).await,
             Outcome::Ignore => None,
         };
         let Some(response) = response else { return Ok(()) };

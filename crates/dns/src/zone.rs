@@ -1,10 +1,13 @@
 //! The zone of the cluster's domain: answers questions from the records of all services. Pure.
 //!
 //! Behaviour of the Kubernetes DNS specification 1.1.0, and of CoreDNS' kubernetes plug-in where the specification is silent:
-//! pods' names (`10-1-2-3.ns.pod.cluster.local`) are answered without a look at the pods; reverse names that no service has are
-//! forwarded.
+//! pods' names (`10-1-2-3.ns.pod.cluster.local`) are answered without a look at the pods; endpoints of every service have names,
+//! and reverse names unless a cluster IP has the address; reverse names that no service has are forwarded.
+//!
+//! Invariants: aliases are followed within the zone, at most [`MAX_ALIASES`] of them, so that loops end; the target of one that
+//! leads out is never a name of the zone.
 
-use crate::records::{HeadlessEndpoint, Port, ServiceRecords};
+use crate::records::{Port, ReadyEndpoint, ServiceRecords, dashed};
 use imbl::{GenericHashMap, GenericHashSet, shared_ptr::DefaultSharedPtr};
 use std::fmt::Write as _;
 use std::hash::RandomState;
@@ -13,6 +16,8 @@ use std::sync::Arc;
 
 /// Version of the specification, in the TXT record of `dns-version`.
 const DNS_VERSION: &str = "1.1.0";
+/// How many aliases may follow each other, as CoreDNS.
+pub const MAX_ALIASES: usize = 8;
 
 type Map<K, V> = GenericHashMap<K, V, RandomState, DefaultSharedPtr>;
 type Set<K> = GenericHashSet<K, RandomState, DefaultSharedPtr>;
@@ -106,6 +111,13 @@ pub enum Answer {
         /// Addresses of SRV targets.
         additionals: Vec<Record>,
     },
+    /// The name is an alias, and its target is not in the zone: another resolver has the rest of the answer.
+    Alias {
+        /// From the question's name to the target.
+        aliases: Vec<Record>,
+        /// In lower case, without a dot at its end.
+        target: String,
+    },
     /// The name does not exist.
     NoSuchName,
     /// The name is not in the zone.
@@ -133,6 +145,7 @@ pub struct Zone {
     serial: u32,
     services: Map<ServiceKey, Arc<ServiceRecords>>,
     namespaces: Set<Arc<str>>,
+    /// The services of each address, sorted.
     reverse: Map<IpAddr, Arc<[ServiceKey]>>,
 }
 
@@ -169,30 +182,43 @@ impl Zone {
             return false;
         }
         self.serial = self.serial.wrapping_add(1);
-        for (address, _) in former.iter().flat_map(|r| r.reverse()) {
-            let left: Vec<_> = self
-                .reverse
-                .get(&address)
-                .map(|keys| keys.iter().filter(|k| *k != key).cloned().collect())
-                .unwrap_or_default();
-            match left.is_empty() {
-                true => drop(self.reverse.remove(&address)),
-                false => drop(self.reverse.insert(address, left.into())),
-            }
+        // A rollout changes few of a service's many endpoints at a time.
+        let before = former.map(|records| records.reverse()).unwrap_or_default();
+        let after = records.as_ref().map(ServiceRecords::reverse).unwrap_or_default();
+        for address in before.iter().filter(|a| after.binary_search(a).is_err()) {
+            self.forget_reverse(*address, key);
         }
-        let Some(records) = records else {
-            self.services.remove(key);
-            return true;
-        };
-        for (address, _) in records.reverse() {
-            let mut keys = self.reverse.get(&address).map(|keys| keys.to_vec()).unwrap_or_default();
-            keys.push(key.clone());
-            keys.sort();
-            keys.dedup();
-            self.reverse.insert(address, keys.into());
+        // One list for all addresses that only this service has.
+        let alone: Arc<[ServiceKey]> = [key.clone()].into();
+        for address in after.iter().filter(|a| before.binary_search(a).is_err()) {
+            let keys = match self.reverse.get(address) {
+                None => alone.clone(),
+                Some(others) => {
+                    let mut keys = others.to_vec();
+                    keys.push(key.clone());
+                    keys.sort();
+                    keys.into()
+                }
+            };
+            self.reverse.insert(*address, keys);
         }
-        self.services.insert(key.clone(), Arc::new(records));
+        match records {
+            None => drop(self.services.remove(key)),
+            Some(records) => drop(self.services.insert(key.clone(), Arc::new(records))),
+        }
         true
+    }
+
+    fn forget_reverse(&mut self, address: IpAddr, key: &ServiceKey) {
+        let left: Vec<_> = self
+            .reverse
+            .get(&address)
+            .map(|keys| keys.iter().filter(|k| *k != key).cloned().collect())
+            .unwrap_or_default();
+        match left.is_empty() {
+            true => drop(self.reverse.remove(&address)),
+            false => drop(self.reverse.insert(address, left.into())),
+        }
     }
 
     /// Adds or removes a namespace.
@@ -206,6 +232,38 @@ impl Zone {
     /// Answers a question. The name is in lower case, without a dot at its end.
     #[must_use]
     pub fn answer(&self, name: &str, kind: Kind) -> Answer {
+        match self.find(name, kind) {
+            // Stub resolvers do not follow an alias themselves, and ask for addresses.
+            Answer::Alias { aliases, target } if matches!(kind, Kind::A | Kind::Aaaa) => {
+                self.follow(aliases, target, kind)
+            }
+            Answer::Alias { aliases, .. } => Answer::records(aliases),
+            answer => answer,
+        }
+    }
+
+    /// Adds what the zone has of an alias' target.
+    fn follow(&self, mut aliases: Vec<Record>, mut target: String, kind: Kind) -> Answer {
+        while aliases.len() <= MAX_ALIASES {
+            match self.find(&target, kind) {
+                Answer::Alias { aliases: next, target: following } => {
+                    aliases.extend(owned_by(&target, next));
+                    target = following;
+                }
+                Answer::Records { answers, .. } => {
+                    aliases.extend(owned_by(&target, answers));
+                    return Answer::records(aliases);
+                }
+                Answer::NoSuchName => return Answer::records(aliases),
+                Answer::NotAuthoritative => return Answer::Alias { aliases, target },
+            }
+        }
+        // A loop, or as good as one: resolvers that follow aliases would ask on and on.
+        Answer::no_data()
+    }
+
+    /// The answer of one name; of an alias, the alias.
+    fn find(&self, name: &str, kind: Kind) -> Answer {
         if let Some(address) = reverse_address(name) {
             return self.pointers(address, kind);
         }
@@ -260,18 +318,20 @@ impl Zone {
         if kind != Kind::Ptr {
             return Answer::no_data();
         }
-        let mut answers = vec![];
-        for key in keys.iter() {
-            let records = self.services.get(key);
-            for (_, label) in records.iter().flat_map(|r| r.reverse()).filter(|(a, _)| *a == address) {
-                let mut name = self.service_name(key);
-                if let Some(label) = label {
-                    name = format!("{label}.{name}");
-                }
-                answers.push(Record::own(Data::Pointer(name)));
-            }
+        let services: Vec<(&ServiceKey, &ServiceRecords)> =
+            keys.iter().filter_map(|key| Some((key, &**self.services.get(key)?))).collect();
+        // A cluster IP belongs to one service.
+        if let Some((key, _)) = services.iter().find(|(_, records)| records.cluster_ips().contains(&address))
+        {
+            return Answer::records(vec![Record::own(Data::Pointer(self.service_name(key)))]);
         }
-        Answer::records(answers)
+        let mut answers = vec![];
+        for (key, records) in services {
+            let service = self.service_name(key);
+            let endpoints = records.endpoints().iter().filter(|e| e.address == address);
+            answers.extend(endpoints.map(|e| Record::own(Data::Pointer(format!("{}.{service}", e.label())))));
+        }
+        Answer::records(distinct(answers))
     }
 
     fn service_name(&self, key: &ServiceKey) -> String {
@@ -285,45 +345,35 @@ impl Zone {
     fn service(&self, labels: &[&str], service: &str, namespace: &str, kind: Kind) -> Answer {
         let key = ServiceKey::new(namespace, service);
         let Some(records) = self.services.get(&key) else { return Answer::NoSuchName };
-        match &**records {
-            ServiceRecords::ExternalName(target) => match labels {
-                [] => self.alias(target, kind),
-                _ => Answer::NoSuchName,
+        match (&**records, labels) {
+            (_, [label]) => self.of_endpoints(&key, labelled(records.endpoints(), label), kind),
+            (ServiceRecords::ExternalName(target), []) => {
+                let alias = Record::own(Data::Alias(target.clone()));
+                Answer::Alias { aliases: vec![alias], target: target.clone() }
+            }
+            (ServiceRecords::ClusterIp { addresses: ips, ports, .. }, []) => match kind {
+                Kind::Srv => self.cluster_ip_targets(&key, ips, ports.iter()),
+                _ => Answer::records(addresses(ips.iter().copied(), kind, "")),
             },
-            ServiceRecords::ClusterIp { addresses: ips, ports } => match labels {
-                [] if kind == Kind::Srv => self.cluster_ip_targets(&key, ips, ports.iter()),
-                [] => Answer::records(addresses(ips.iter().copied(), kind, "")),
-                [port, protocol] => {
-                    let Some(selected) = select(ports, port, protocol) else { return Answer::NoSuchName };
-                    match kind {
-                        Kind::Srv => self.cluster_ip_targets(&key, ips, selected.into_iter()),
-                        _ => Answer::no_data(),
-                    }
+            (ServiceRecords::ClusterIp { addresses: ips, ports, .. }, [port, protocol]) => {
+                let Some(selected) = select(ports, port, protocol) else { return Answer::NoSuchName };
+                match kind {
+                    Kind::Srv => self.cluster_ip_targets(&key, ips, selected.into_iter()),
+                    _ => Answer::no_data(),
                 }
-                _ => Answer::NoSuchName,
-            },
-            ServiceRecords::Headless(endpoints) => self.headless(labels, &key, endpoints, kind),
+            }
+            (ServiceRecords::Headless(endpoints), []) => self.of_endpoints(&key, endpoints.iter(), kind),
+            (ServiceRecords::Headless(endpoints), [port, protocol]) => {
+                let pairs = |e| select_in(e, port, protocol).map(move |p| (e, p));
+                let mut selected = endpoints.iter().flat_map(pairs).peekable();
+                match selected.peek() {
+                    None => Answer::NoSuchName,
+                    Some(_) if kind == Kind::Srv => self.endpoint_targets(&key, selected),
+                    Some(_) => Answer::no_data(),
+                }
+            }
+            _ => Answer::NoSuchName,
         }
-    }
-
-    /// An alias, and where its target is in the zone, what the target has.
-    fn alias(&self, target: &str, kind: Kind) -> Answer {
-        let mut answers = vec![Record::own(Data::Alias(target.to_owned()))];
-        // One step: a chain of aliases within the cluster ends with the client's next question.
-        let in_zone = target.strip_suffix(&*self.domain).is_some_and(|rest| rest.ends_with('.'));
-        if in_zone
-            && let [service, namespace, "svc"] =
-                target[..target.len() - self.domain.len() - 1].split('.').collect::<Vec<_>>()[..]
-        {
-            let records = self.services.get(&ServiceKey::new(namespace, service));
-            let ips: Vec<IpAddr> = match records.map(|r| &**r) {
-                Some(ServiceRecords::ClusterIp { addresses, .. }) => addresses.clone(),
-                Some(ServiceRecords::Headless(endpoints)) => endpoints.iter().map(|e| e.address).collect(),
-                _ => vec![],
-            };
-            answers.extend(addresses(ips, kind, target));
-        }
-        Answer::records(answers)
     }
 
     fn cluster_ip_targets<'a>(
@@ -345,51 +395,32 @@ impl Zone {
         }
     }
 
-    fn headless(
+    /// A name that stands for endpoints exists while there are any, of either family.
+    fn of_endpoints<'a>(
         &self,
-        labels: &[&str],
         key: &ServiceKey,
-        endpoints: &[HeadlessEndpoint],
+        endpoints: impl Iterator<Item = &'a ReadyEndpoint>,
         kind: Kind,
     ) -> Answer {
-        match labels {
-            [] if kind == Kind::Srv => {
-                self.endpoint_targets(key, endpoints.iter().flat_map(|e| e.ports.iter().map(move |p| (e, p))))
+        let mut endpoints = endpoints.peekable();
+        match endpoints.peek() {
+            None => Answer::NoSuchName,
+            Some(_) if kind == Kind::Srv => {
+                self.endpoint_targets(key, endpoints.flat_map(|e| e.ports.iter().map(move |p| (e, p))))
             }
-            // A service without endpoints exists, and has no addresses.
-            [] => Answer::records(distinct(addresses(endpoints.iter().map(|e| e.address), kind, ""))),
-            [label] => {
-                let mut named = endpoints.iter().filter(|e| e.label == *label).peekable();
-                match named.peek() {
-                    None => Answer::NoSuchName,
-                    Some(_) if kind == Kind::Srv => {
-                        self.endpoint_targets(key, named.flat_map(|e| e.ports.iter().map(move |p| (e, p))))
-                    }
-                    Some(_) => Answer::records(distinct(addresses(named.map(|e| e.address), kind, ""))),
-                }
-            }
-            [port, protocol] => {
-                let pairs = |e| select_in(e, port, protocol).map(move |p| (e, p));
-                let mut selected = endpoints.iter().flat_map(pairs).peekable();
-                match selected.peek() {
-                    None => Answer::NoSuchName,
-                    Some(_) if kind == Kind::Srv => self.endpoint_targets(key, selected),
-                    Some(_) => Answer::no_data(),
-                }
-            }
-            _ => Answer::NoSuchName,
+            Some(_) => Answer::records(distinct(addresses(endpoints.map(|e| e.address), kind, ""))),
         }
     }
 
     fn endpoint_targets<'a>(
         &self,
         key: &ServiceKey,
-        pairs: impl Iterator<Item = (&'a HeadlessEndpoint, &'a Port)>,
+        pairs: impl Iterator<Item = (&'a ReadyEndpoint, &'a Port)>,
     ) -> Answer {
         let service = self.service_name(key);
         let (mut answers, mut additionals) = (vec![], vec![]);
         for (endpoint, port) in pairs {
-            let target = format!("{}.{service}", endpoint.label);
+            let target = format!("{}.{service}", endpoint.label());
             answers.push(Record::own(Data::Service { weight: 0, port: port.number, target: target.clone() }));
             additionals.push(Record { name: target, data: Data::Address(endpoint.address) });
         }
@@ -415,6 +446,24 @@ fn distinct(mut records: Vec<Record>) -> Vec<Record> {
     records
 }
 
+/// The records of a question's name as those of another name.
+fn owned_by(name: &str, records: Vec<Record>) -> impl Iterator<Item = Record> {
+    records.into_iter().map(move |record| Record { name: name.to_owned(), data: record.data })
+}
+
+/// The endpoints that a label names.
+fn labelled<'a>(
+    endpoints: &'a [ReadyEndpoint],
+    label: &'a str,
+) -> impl Iterator<Item = &'a ReadyEndpoint> + use<'a> {
+    // Parsed once, since endpoints do not keep the labels of their addresses.
+    let address = undashed(label).filter(|address| dashed(*address) == label);
+    endpoints.iter().filter(move |endpoint| match &endpoint.hostname {
+        Some(hostname) => **hostname == *label,
+        None => Some(endpoint.address) == address,
+    })
+}
+
 /// The addresses of the question's family.
 fn addresses(all: impl IntoIterator<Item = IpAddr>, kind: Kind, name: &str) -> Vec<Record> {
     let wanted = |a: &IpAddr| matches!((kind, a), (Kind::A, IpAddr::V4(_)) | (Kind::Aaaa, IpAddr::V6(_)));
@@ -430,7 +479,7 @@ fn select<'a>(ports: &'a [Port], port: &str, protocol: &str) -> Option<Vec<&'a P
 }
 
 fn select_in<'a>(
-    endpoint: &'a HeadlessEndpoint,
+    endpoint: &'a ReadyEndpoint,
     port: &str,
     protocol: &str,
 ) -> impl Iterator<Item = &'a Port> + use<'a> {

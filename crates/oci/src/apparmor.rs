@@ -112,14 +112,17 @@ impl AppArmor {
             return outcome.clone().map_err(NotLoaded::Unavailable);
         }
         let outcome = match &self.parser {
-            Parser::Program(program) => load(program, DEADLINE).map_err(|error| {
-                let error = format!("{}: {error}", program.display());
-                tracing::warn!(
-                    error,
-                    "the default AppArmor profile was not loaded: no container starts that it would confine"
-                );
-                NotLoaded::Failed(error)
-            })?,
+            Parser::Program(program) => {
+                load(program, DEADLINE).map_err(|error| {
+                    let error = format!("{}: {error}", program.display());
+                    tracing::warn!(
+                        error,
+                        "the default AppArmor profile was not loaded: no container starts that it would confine"
+                    );
+                    NotLoaded::Failed(error)
+                })?;
+                Ok(())
+            }
             _ if self.is_loaded(DEFAULT_PROFILE) => Ok(()),
             Parser::Absent => Err("apparmor_parser is not installed".to_owned()),
             Parser::Forbidden => Err("a node without root loads no profiles".to_owned()),

@@ -10,8 +10,10 @@ fn zone(addresses: u8) -> Zone {
     let addresses = (0..addresses).map(|i| IpAddr::from([10, 96, 1, i])).collect();
     zone.set_service(
         &ServiceKey::new("a", "web"),
-        Some(ServiceRecords::ClusterIp { addresses, ports: vec![] }),
+        Some(ServiceRecords::ClusterIp { addresses, ports: vec![], endpoints: Box::default() }),
     );
+    let alias = ServiceRecords::ExternalName("www.example".into());
+    zone.set_service(&ServiceKey::new("a", "outside"), Some(alias));
     zone
 }
 
@@ -65,6 +67,85 @@ fn a_long_answer_is_cut_over_udp_and_says_so() {
     assert_eq!(response.answers.len(), 100);
 }
 
+fn forwarded(query: &Message) -> Forward {
+    match handle(&zone(1), &query.to_vec().unwrap(), Transport::Udp, &mut |_| {}) {
+        Outcome::Forward(forward) => *forward,
+        other => panic!("{other:?}"),
+    }
+}
+
+/// What another resolver says: `www.example` is an alias, too, of a name with addresses.
+fn upstream_answer(forward: &Forward, addresses: u8) -> Message {
+    let name = |text: &str| Name::from_ascii(text).unwrap();
+    let mut answer = Message::response(1, OpCode::Query);
+    answer.queries.clone_from(&forward.query().queries);
+    answer.metadata.authentic_data = true;
+    answer.add_answer(Record::from_rdata(
+        name("WWW.example."),
+        20,
+        RData::CNAME(CNAME(name("cdn.example."))),
+    ));
+    for last in 0..addresses {
+        answer.add_answer(Record::from_rdata(name("cdn.example."), 20, RData::A(A::new(192, 0, 2, last))));
+    }
+    answer
+}
+
+fn lines(response: Response) -> Vec<String> {
+    let message = Message::from_vec(&response.bytes).unwrap();
+    let line = |r: &Record| format!("{} {} {}", r.name.to_ascii(), r.ttl, r.data);
+    message.answers.iter().map(line).collect()
+}
+
+#[test]
+fn an_alias_is_answered_with_what_another_resolver_has_of_its_target() {
+    let question = query("Outside.A.svc.cluster.local.", RecordType::A);
+    let forward = forwarded(&question);
+    assert_eq!(
+        forward.query().queries[0],
+        Query::query(Name::from_ascii("www.example.").unwrap(), RecordType::A)
+    );
+    let alias = "Outside.A.svc.cluster.local. 30 www.example.";
+    let response = forward.answered(upstream_answer(&forward, 1), Transport::Udp).unwrap();
+    let message = Message::from_vec(&response.bytes).unwrap();
+    assert_eq!((message.metadata.id, &message.queries), (4711, &question.queries));
+    assert!(message.metadata.authoritative && !message.metadata.authentic_data);
+    let whole = [alias, "www.example. 20 cdn.example.", "cdn.example. 20 192.0.2.0"];
+    assert_eq!(lines(response), whole);
+    // Without an answer it is still an alias.
+    let mut absent = upstream_answer(&forward, 0);
+    absent.answers.clear();
+    absent.metadata.response_code = ResponseCode::NXDomain;
+    let absent = forward.answered(absent, Transport::Udp).unwrap();
+    let failed = forward.failed(ResponseCode::ServFail, Transport::Udp).unwrap();
+    for response in [absent, failed] {
+        assert_eq!(response.code, ResponseCode::NoError);
+        assert_eq!(lines(response), [alias]);
+    }
+    // A question for the alias itself needs no other resolver.
+    let (response, _) =
+        respond_to(&zone(1), &query("outside.a.svc.cluster.local.", RecordType::CNAME), Transport::Udp);
+    assert_eq!(response.answers.len(), 1);
+}
+
+#[test]
+fn a_long_answer_for_an_alias_is_cut_after_the_alias() {
+    let mut question = query("outside.a.svc.cluster.local.", RecordType::A);
+    let forward = forwarded(&question);
+    let response = forward.answered(upstream_answer(&forward, 100), Transport::Udp).unwrap();
+    let message = Message::from_vec(&response.bytes).unwrap();
+    assert!(message.metadata.truncation && response.bytes.len() <= 512);
+    assert_eq!(message.answers[0].record_type(), RecordType::CNAME);
+    let response = forward.answered(upstream_answer(&forward, 100), Transport::Tcp).unwrap();
+    assert_eq!(lines(response).len(), 102);
+    question.set_edns(Edns::new()).edns.as_mut().unwrap().set_max_payload(4096);
+    let forward = forwarded(&question);
+    let response = forward.answered(upstream_answer(&forward, 100), Transport::Udp).unwrap();
+    let message = Message::from_vec(&response.bytes).unwrap();
+    assert!(!message.metadata.truncation && message.edns.is_some());
+    assert_eq!(message.answers.len(), 102);
+}
+
 #[test]
 fn refuses_what_it_does_not_serve() {
     let code = |query: &Message| respond_to(&zone(1), query, Transport::Udp).0.metadata.response_code;
@@ -109,8 +190,13 @@ fn checked(response: &Response, query: &Message, transport: Transport) {
 
 /// A query of which some bytes were changed, and the end was cut off or added.
 fn damaged() -> impl Strategy<Value = Vec<u8>> {
-    let name =
-        proptest::sample::select(vec!["web.a.svc.cluster.local.", "x.cluster.local.", "example.com.", "."]);
+    let name = proptest::sample::select(vec![
+        "web.a.svc.cluster.local.",
+        "outside.a.svc.cluster.local.",
+        "x.cluster.local.",
+        "www.example.",
+        ".",
+    ]);
     let changes = proptest::collection::vec((0..64_usize, any::<u8>()), 0..4);
     (name, any::<bool>(), any::<u16>(), changes, 0..80_usize).prop_map(
         |(name, edns, payload, changes, length)| {
@@ -138,8 +224,8 @@ proptest! {
         let transport = if tcp { Transport::Tcp } else { Transport::Udp };
         match (handle(&zone(addresses), &bytes, transport, &mut |_| {}), Message::from_vec(&bytes)) {
             (Outcome::Respond(response), Ok(query)) => checked(&response, &query, transport),
-            (Outcome::Forward(query), _) => {
-                let name = query.queries[0].name.to_lowercase().to_ascii();
+            (Outcome::Forward(forward), _) => {
+                let name = forward.query().queries[0].name.to_lowercase().to_ascii();
                 let name = name.trim_end_matches('.');
                 prop_assert!(name != "cluster.local" && !name.ends_with(".cluster.local"), "{name}");
             }
@@ -152,8 +238,9 @@ proptest! {
         query in damaged(), answer in damaged(), tcp: bool,
     ) {
         let transport = if tcp { Transport::Tcp } else { Transport::Udp };
-        if let (Ok(query), Ok(answer)) = (Message::from_vec(&query), Message::from_vec(&answer))
-            && let Some(response) = relay(answer, &query, transport)
+        if let Outcome::Forward(forward) = handle(&zone(1), &query, transport, &mut |_| {})
+            && let (Ok(query), Ok(answer)) = (Message::from_vec(&query), Message::from_vec(&answer))
+            && let Some(response) = forward.answered(answer, transport)
         {
             checked(&response, &query, transport);
         }

@@ -101,7 +101,8 @@ impl Server {
         let listeners = Listeners::bind(LOOPBACK).await.unwrap();
         let address = listeners.address().unwrap();
         let mut zone = Zone::new("cluster.local", vec![]);
-        let records = ServiceRecords::ClusterIp { addresses: vec![[10, 96, 0, 1].into()], ports: vec![] };
+        let addresses = vec![[10, 96, 0, 1].into()];
+        let records = ServiceRecords::ClusterIp { addresses, ports: vec![], endpoints: Box::default() };
         zone.set_service(&ServiceKey::new("default", "kubernetes"), Some(records));
         let service = Arc::new(Service::new(zone, forwarder(resolvers), Metrics::default()));
         let task = tokio::spawn(listeners.serve(service.clone())).abort_handle();
@@ -172,6 +173,32 @@ async fn forwards_and_keeps_answers_and_takes_no_forged_one() {
     let absent = server.udp("no.default.svc.cluster.local.").await;
     assert_eq!(absent.metadata.response_code, ResponseCode::NXDomain);
     assert_eq!(upstream.asked.load(Ordering::SeqCst), 2);
+}
+
+#[tokio::test]
+async fn targets_of_external_names_are_asked_for_and_kept() {
+    let upstream = Upstream::start(7).await;
+    let server = Server::start(Resolvers::new(vec![], vec![upstream.address])).await;
+    let mut zone = (*server.service.zone()).clone();
+    for (service, target) in [("web", "www.example"), ("bad", "broken.example"), ("big", "long.example")] {
+        let records = ServiceRecords::ExternalName(target.to_owned());
+        zone.set_service(&ServiceKey::new("default", service), Some(records));
+    }
+    server.service.publish(zone);
+    let lines = |answer: Message| -> Vec<String> {
+        answer.answers.iter().map(|r| format!("{} {}", r.name.to_ascii(), r.data)).collect()
+    };
+    let expected = ["Web.default.svc.cluster.local. www.example.", "www.example. 192.0.2.7"];
+    assert_eq!(lines(server.udp("Web.default.svc.cluster.local.").await), expected);
+    let mut stream = TcpStream::connect(server.address).await.unwrap();
+    assert_eq!(lines(server.tcp(&mut stream, "Web.default.svc.cluster.local.").await), expected);
+    assert_eq!(lines(server.udp("www.example.").await), ["www.example. 192.0.2.7"]);
+    assert_eq!(upstream.asked.load(Ordering::SeqCst), 1, "the cache has the target");
+    let big = ["big.default.svc.cluster.local. long.example.", "long.example. 192.0.2.7"];
+    assert_eq!(lines(server.udp("big.default.svc.cluster.local.").await), big);
+    let failed = server.udp("bad.default.svc.cluster.local.").await;
+    assert_eq!(failed.metadata.response_code, ResponseCode::NoError);
+    assert_eq!(lines(failed), ["bad.default.svc.cluster.local. broken.example."]);
 }
 
 #[tokio::test]
