@@ -30,6 +30,8 @@ pub enum Value {
     },
     /// An endpoint.
     Endpoint(Vec<u8>),
+    /// The destination that stands for a service's port.
+    ServicePort(Vec<u8>),
     /// The key is the first of an interval; this is the last.
     Until(Vec<u8>),
 }
@@ -43,7 +45,7 @@ impl Value {
             Value::Refuse { silently: false } => {
                 (None, ElementData::Verdict(Verdict::Goto(REJECT.to_owned())))
             }
-            Value::Endpoint(address) => (None, ElementData::Value(address.clone())),
+            Value::Endpoint(value) | Value::ServicePort(value) => (None, ElementData::Value(value.clone())),
             Value::Until(last) => (Some(last.clone()), ElementData::None),
         };
         Element { key: key.to_vec(), last, data, timeout: None }
@@ -100,23 +102,6 @@ impl Changes {
             all.range((id, vec![])..).next().is_some_and(|((set, _), _)| *set == id)
         };
         any(&self.removed) || any(&self.added)
-    }
-
-    /// Destinations that another kind of endpoints serves now: by another traffic policy.
-    #[must_use]
-    pub fn redirected(&self) -> BTreeSet<Vec<u8>> {
-        let kind = |value: Option<&Value>| match value {
-            Some(Value::Spread(spread)) => Some(std::mem::discriminant(&spread.kind)),
-            _ => None,
-        };
-        self.removed
-            .iter()
-            .filter(|(slot, before)| {
-                let after = kind(self.added.get(*slot));
-                after.is_some() && kind(Some(before)) != after
-            })
-            .map(|((_, key), _)| key.clone())
-            .collect()
     }
 
     /// The transaction.

@@ -5,7 +5,7 @@ use crate::{
     changes::{Changes, Ruleset},
     conntrack,
     service::{Compiled, Tracked},
-    tables::{SetId, affinity_spec},
+    tables::TrafficPolicy,
 };
 use kaji_netfilter::{
     Batch, Element, ElementData, Family, NetlinkError, Nftables, conntrack::Conntrack, namespace,
@@ -180,14 +180,15 @@ impl Kernel {
             }
         }
         let count = changes.iter().map(Changes::len).sum();
-        let mut affine = changes.iter().any(|changes| changes.touches(SetId::AffinityEndpoints));
-        affine |= changes.iter().any(|changes| !changes.redirected().is_empty());
-        if !self.in_force || !self.apply(&changes) {
+        let whole = !self.in_force || !self.apply(&changes);
+        if whole {
             self.write()?;
-            affine = true;
         }
-        if affine {
-            self.forget_clients(&changes)?;
+        for policy in TrafficPolicy::ALL {
+            let touched = |changes: &Changes| changes.touches(policy.affinity_endpoints());
+            if whole || changes.iter().any(touched) {
+                self.forget_clients(policy)?;
+            }
         }
         if !changed.destinations.is_empty() {
             let forgotten = conntrack::clean(&mut Conntrack::open()?, &changed)?;
@@ -214,32 +215,37 @@ impl Kernel {
     fn write(&mut self) -> Result<(), ProxyError> {
         self.in_force = false;
         for (family, ruleset) in &mut self.rulesets {
-            let spec = affinity_spec(*family);
-            let mut clients = self.nft.elements(*family, &self.node.table, &spec)?;
-            clients.retain(|client| client.timeout.is_some());
+            let mut kept = vec![];
+            for policy in TrafficPolicy::ALL {
+                let spec = policy.affinity_spec(*family);
+                let mut clients = self.nft.elements(*family, &self.node.table, &spec)?;
+                clients.retain(|client| client.timeout.is_some());
+                kept.push((spec, clients));
+            }
             let mut batch = ruleset.table(*family, &self.node);
-            batch.add_elements(&spec, &clients);
+            for (spec, clients) in &kept {
+                batch.add_elements(spec, clients);
+            }
             self.nft.apply(&batch)?;
         }
         self.in_force = true;
         Ok(())
     }
 
-    /// Forgets the affinity of clients to endpoints that are gone, and to those that another traffic policy chose: the rule that
-    /// remembers a client does not replace what is remembered of it.
-    fn forget_clients(&mut self, changes: &[Changes; 2]) -> Result<(), ProxyError> {
-        for ((family, ruleset), changes) in self.rulesets.iter().zip(changes) {
-            let redirected = changes.redirected();
-            let spec = affinity_spec(*family);
+    /// Forgets the affinity of clients to endpoints that the policy does not have any more: the rule that remembers a client does
+    /// not replace what is remembered of it.
+    fn forget_clients(&mut self, policy: TrafficPolicy) -> Result<(), ProxyError> {
+        for (family, ruleset) in &self.rulesets {
+            let spec = policy.affinity_spec(*family);
             let clients = self.nft.elements(*family, &self.node.table, &spec)?;
             let address = family.address_len() as usize;
             let gone: Vec<Element> = clients
                 .into_iter()
                 .filter(|client| {
                     let ElementData::Value(endpoint) = &client.data else { return false };
-                    let destination = client.key.get(address..).unwrap_or_default();
-                    let pair = [destination, endpoint.as_slice()].concat();
-                    redirected.contains(destination) || !ruleset.contains(&(SetId::AffinityEndpoints, pair))
+                    let service_port = client.key.get(address..).unwrap_or_default();
+                    let pair = [service_port, endpoint.as_slice()].concat();
+                    !ruleset.contains(&(policy.affinity_endpoints(), pair))
                 })
                 .map(|client| Element::new(client.key, ElementData::None))
                 .collect();

@@ -2,6 +2,8 @@
 //!
 //! Ready endpoints are used; where there are none, those that still serve while they terminate. Topology hints narrow the cluster's
 //! endpoints only if every ready endpoint has them and one is for this node or zone.
+//!
+//! Slices of headless services are left out, as upstream's proxy does not list them.
 
 use crate::NodeConfig;
 use kaji_netfilter::Family;
@@ -11,6 +13,9 @@ use std::{
     net::{IpAddr, SocketAddr},
     sync::Arc,
 };
+
+/// On slices of services without a cluster IP.
+const HEADLESS_LABEL: &str = "service.kubernetes.io/headless";
 
 /// An endpoint of a service's port.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -61,6 +66,31 @@ pub struct Usable {
     pub any: bool,
 }
 
+/// Local ready endpoints of a service, of each family.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct LocalReady {
+    /// IPv4.
+    pub v4: usize,
+    /// IPv6.
+    pub v6: usize,
+}
+
+impl LocalReady {
+    /// Of a family.
+    #[must_use]
+    pub fn of(self, family: Family) -> usize {
+        match family {
+            Family::V4 => self.v4,
+            Family::V6 => self.v6,
+        }
+    }
+}
+
+/// Whether a slice is of a headless service, even if that has a cluster IP meanwhile.
+pub(crate) fn headless(slice: &EndpointSlice) -> bool {
+    slice.metadata.labels.contains_key(HEADLESS_LABEL)
+}
+
 /// The endpoints of a port by name, of one family, in the order of their addresses.
 pub fn of_port(
     slices: &[Arc<EndpointSlice>],
@@ -73,8 +103,9 @@ pub fn of_port(
         Family::V6 => "IPv6",
     };
     let mut endpoints: BTreeMap<SocketAddr, Endpoint> = BTreeMap::new();
-    for slice in
-        slices.iter().filter(|slice| slice.address_type == address_type && !slice.metadata.deleting())
+    for slice in slices
+        .iter()
+        .filter(|slice| slice.address_type == address_type && !slice.metadata.deleting() && !headless(slice))
     {
         for found in &slice.ports {
             let protocol = found.protocol.as_deref().unwrap_or("TCP");

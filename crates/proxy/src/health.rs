@@ -1,5 +1,8 @@
 //! The proxy's own health, and that of services for load balancers: answers as upstream's, and the server that gives them.
+//!
+//! Invariant: a service's health is that of the family by which it is asked for, as upstream has a server of each family.
 
+use crate::endpoints::LocalReady;
 use crate::metrics::Metrics;
 use crate::pages;
 use bytes::Bytes;
@@ -8,6 +11,7 @@ use hyper::{Response, StatusCode};
 use jiff::{SignedDuration, Timestamp};
 use kaji_exposition::{CONTENT_TYPE, slis::Slis};
 use kaji_meta::time::Clock;
+use kaji_netfilter::Family;
 use serde_json::{Value, json};
 use std::{
     collections::BTreeMap,
@@ -26,7 +30,7 @@ struct State {
     /// Whether the Node exists, is not being deleted and not about to be by an autoscaler.
     eligible: bool,
     /// Local ready endpoints by service, for those with a health check node port.
-    services: BTreeMap<(String, String), usize>,
+    services: BTreeMap<(String, String), LocalReady>,
 }
 
 /// Health, shared by the proxy and its listeners.
@@ -85,7 +89,7 @@ impl Health {
     }
 
     /// The local ready endpoints of a service with a health check node port; `None` for one without.
-    pub fn set_service(&self, namespace: &str, name: &str, endpoints: Option<usize>) {
+    pub fn set_service(&self, namespace: &str, name: &str, endpoints: Option<LocalReady>) {
         let key = (namespace.to_owned(), name.to_owned());
         self.with(|state| match endpoints {
             Some(endpoints) => state.services.insert(key, endpoints),
@@ -123,11 +127,11 @@ impl Health {
         (if healthy { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE }, body)
     }
 
-    /// What the health check node port of a service answers: code, number of endpoints, body.
-    fn service(&self, namespace: &str, name: &str) -> (StatusCode, usize, String) {
+    /// What the health check node port of a service answers to a client of a family: code, number of endpoints, body.
+    fn service(&self, namespace: &str, name: &str, family: Family) -> (StatusCode, usize, String) {
         let healthy = self.healthy();
         let key = (namespace.to_owned(), name.to_owned());
-        let count = self.with(|state| state.services.get(&key).copied()).unwrap_or_default();
+        let count = self.with(|state| state.services.get(&key).copied()).unwrap_or_default().of(family);
         let code = if count != 0 && healthy { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE };
         let (namespace, name) = (Value::from(namespace), Value::from(name));
         let body = format!(
@@ -153,7 +157,7 @@ pub enum Subject {
     },
 }
 
-fn answer(health: &Health, subject: &Subject, path: &str) -> Response<Full<Bytes>> {
+fn answer(health: &Health, subject: &Subject, family: Family, path: &str) -> Response<Full<Bytes>> {
     const JSON: &str = "application/json";
     match subject {
         Subject::Proxy if matches!(path, "/healthz" | "/livez") => {
@@ -175,7 +179,7 @@ fn answer(health: &Health, subject: &Subject, path: &str) -> Response<Full<Bytes
             _ => pages::not_found(),
         },
         Subject::Service { namespace, name } => {
-            let (code, count, body) = health.service(namespace, name);
+            let (code, count, body) = health.service(namespace, name, family);
             let mut response = pages::page(code, JSON, body);
             response.headers_mut().insert("x-load-balancing-endpoint-weight", count.into());
             response
@@ -185,5 +189,6 @@ fn answer(health: &Health, subject: &Subject, path: &str) -> Response<Full<Bytes
 
 /// Serves until the future is dropped.
 pub async fn serve(listener: TcpListener, health: Arc<Health>, subject: Subject) {
-    pages::serve(listener, Arc::new(move |path: &str| answer(&health, &subject, path))).await;
+    let pages = move |family: Family, path: &str| answer(&health, &subject, family, path);
+    pages::serve_families(listener, Arc::new(pages)).await;
 }

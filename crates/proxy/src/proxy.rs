@@ -1,7 +1,7 @@
 //! Services and slices, as informers show them, become changes of the tables.
 
 use crate::{
-    Dataplane, NodeConfig, ProxyError,
+    Dataplane, NodeConfig, ProxyError, endpoints,
     health::{Health, Subject, serve},
     metrics::{Metrics, Trigger},
     service::{Compiled, compile},
@@ -101,11 +101,16 @@ impl ServiceProxy {
         });
         let (pending, health, started) = (proxy.pending.clone(), proxy.health.clone(), proxy.health.now());
         proxy.slices.handle(move |change| {
-            let slices = [&change.old, &change.new].into_iter().flatten();
+            let proxied = |slice: &&EndpointSlice| !endpoints::headless(slice);
+            let old = change.old.as_deref().filter(proxied);
+            let new = change.new.as_deref().filter(proxied);
+            if old.is_none() && new.is_none() {
+                return;
+            }
             health.queued();
             health.metrics().endpoints_changed(health.now());
-            measure(health.metrics(), change.old.as_deref(), change.new.as_deref(), started);
-            pending.add(slices.filter_map(|slice| owner(slice)));
+            measure(health.metrics(), old, new, started);
+            pending.add([old, new].into_iter().flatten().filter_map(owner));
         });
         let (pending, name) = (proxy.pending.clone(), proxy.config.name.clone());
         proxy.nodes.handle(move |change| {
@@ -199,9 +204,13 @@ impl ServiceProxy {
         Ok(())
     }
 
-    /// Listens at the health check node port of a service, or ends that.
+    /// Listens at the health check node port of a service, or ends that. One listener is for both families.
     async fn check(&mut self, key: &Key, compiled: &Compiled) {
-        self.health.set_service(&key.namespace, &key.name, compiled.health_check.map(|(_, count)| count));
+        self.health.set_service(
+            &key.namespace,
+            &key.name,
+            compiled.health_check.map(|(_, endpoints)| endpoints),
+        );
         let port = compiled.health_check.map(|(port, _)| port);
         if self.checks.get(key).map(|(port, _)| *port) == port {
             return;

@@ -3,8 +3,8 @@
 use crate::{
     NodeConfig,
     changes::{Elements, Value},
-    endpoints::{self, Endpoint, Policies, Usable},
-    tables::{SetId, Spread, SpreadKind},
+    endpoints::{self, Endpoint, LocalReady, Policies, Usable},
+    tables::{SetId, Spread, SpreadKind, TrafficPolicy},
 };
 use kaji_netfilter::{Family, octets, set::Key};
 use kaji_network::{Cidr, cidr::disjoint};
@@ -37,8 +37,8 @@ pub struct Compiled {
     pub v6: Elements,
     /// For the clean-up of connections to endpoints that are gone.
     pub tracked: Tracked,
-    /// Its health check node port, with the number of local ready endpoints.
-    pub health_check: Option<(u16, usize)>,
+    /// Its health check node port, with the numbers of local ready endpoints.
+    pub health_check: Option<(u16, LocalReady)>,
 }
 
 /// Number of a transport protocol.
@@ -65,13 +65,14 @@ pub fn compile(service: &Service, slices: &[Arc<EndpointSlice>], node: &NodeConf
     if !proxied(service) {
         return compiled;
     }
-    let mut local_ready = BTreeSet::new();
+    let mut local_ready = LocalReady::default();
     for family in [Family::V4, Family::V6] {
         let Some(addresses) = Addresses::of(service, family) else { continue };
         let mut elements = Elements::new();
+        let mut local = BTreeSet::new();
         for port in &service.spec.ports {
             let found = endpoints::of_port(slices, (port.name.as_str(), protocol(port)), family, node);
-            local_ready.extend(found.iter().filter(|e| e.local && e.ready).map(|e| e.address.ip()));
+            local.extend(found.iter().filter(|e| e.local && e.ready).map(|e| e.address.ip()));
             Port { service, port, addresses: &addresses, node, family }.compile_port(
                 &found,
                 &mut elements,
@@ -79,13 +80,13 @@ pub fn compile(service: &Service, slices: &[Arc<EndpointSlice>], node: &NodeConf
             );
         }
         match family {
-            Family::V4 => compiled.v4 = elements,
-            Family::V6 => compiled.v6 = elements,
+            Family::V4 => (compiled.v4, local_ready.v4) = (elements, local.len()),
+            Family::V6 => (compiled.v6, local_ready.v6) = (elements, local.len()),
         }
     }
     let checked = service.spec.kind == "LoadBalancer" && service.spec.external_traffic_policy == "Local";
     if checked && service.spec.health_check_node_port != 0 {
-        compiled.health_check = Some((service.spec.health_check_node_port, local_ready.len()));
+        compiled.health_check = Some((service.spec.health_check_node_port, local_ready));
     }
     compiled
 }
@@ -150,6 +151,11 @@ impl Port<'_> {
         (spec.session_affinity == "ClientIP").then(|| seconds.unwrap_or(AFFINITY_SECONDS))
     }
 
+    /// Cluster IP and port. As long as the service exists they are the same, and so stand for its port in clients' affinity.
+    fn cluster(&self) -> SocketAddr {
+        SocketAddr::new(self.addresses.cluster, self.port.port as u16)
+    }
+
     /// Addresses and ports for traffic from outside.
     fn external(&self) -> Vec<SocketAddr> {
         let port = self.port.port as u16;
@@ -169,7 +175,7 @@ impl Port<'_> {
             external: !external.is_empty(),
         };
         let usable = endpoints::usable(found, policies, self.node);
-        let cluster = SocketAddr::new(self.addresses.cluster, self.port.port as u16);
+        let cluster = self.cluster();
         elements.insert((SetId::ClusterIps, octets(cluster.ip())), Value::Present);
         self.internal(cluster, policies, &usable, elements);
         for destination in &external {
@@ -199,16 +205,16 @@ impl Port<'_> {
     fn internal(&self, to: SocketAddr, policies: Policies, usable: &Usable, elements: &mut Elements) {
         let list = if policies.internal_local { &usable.local } else { &usable.cluster };
         let count = list.len() as u32;
-        let (set, kind) = if policies.internal_local {
-            (SetId::LocalEndpoints, SpreadKind::Local(count))
+        let (policy, kind) = if policies.internal_local {
+            (TrafficPolicy::Local, SpreadKind::Local(count))
         } else {
-            (SetId::Endpoints, SpreadKind::Cluster(count))
+            (TrafficPolicy::Cluster, SpreadKind::Cluster(count))
         };
         if list.is_empty() {
             self.refuse(to, usable.any, elements);
         } else {
             self.spread(to, kind, elements);
-            self.endpoints(set, to, list, elements);
+            self.endpoints(policy, to, list, elements);
         }
     }
 
@@ -221,9 +227,9 @@ impl Port<'_> {
                 SpreadKind::External(cluster)
             };
             self.spread(to, kind, elements);
-            self.endpoints(SetId::Endpoints, to, &usable.cluster, elements);
+            self.endpoints(TrafficPolicy::Cluster, to, &usable.cluster, elements);
             if policies.external_local {
-                self.endpoints(SetId::LocalEndpoints, to, &usable.local, elements);
+                self.endpoints(TrafficPolicy::Local, to, &usable.local, elements);
             }
         }
         if !usable.any || (policies.external_local && local == 0) {
@@ -234,20 +240,24 @@ impl Port<'_> {
     fn spread(&self, to: SocketAddr, kind: SpreadKind, elements: &mut Elements) {
         let spread = Spread { any: to.ip().is_unspecified(), affinity: self.affinity(), kind };
         elements.insert((SetId::ServiceIps, self.key(to).bytes()), Value::Spread(spread));
+        if spread.affinity.is_some() {
+            let port = Value::ServicePort(self.key(self.cluster()).bytes());
+            elements.insert((SetId::ServicePorts, self.key(to).bytes()), port);
+        }
     }
 
     fn refuse(&self, to: SocketAddr, silently: bool, elements: &mut Elements) {
         elements.insert((SetId::NoEndpoints, self.key(to).bytes()), Value::Refuse { silently });
     }
 
-    fn endpoints(&self, set: SetId, to: SocketAddr, list: &[SocketAddr], elements: &mut Elements) {
+    fn endpoints(&self, policy: TrafficPolicy, to: SocketAddr, list: &[SocketAddr], elements: &mut Elements) {
         let key = self.key(to);
         for (endpoint, index) in list.iter().zip(0_u32..) {
             let value = Key::new().address(endpoint.ip()).port(endpoint.port()).bytes();
-            elements.insert((set, key.clone().integer(index).bytes()), Value::Endpoint(value));
+            elements.insert((policy.endpoints(), key.clone().integer(index).bytes()), Value::Endpoint(value));
             if self.affinity().is_some() {
-                let pair = key.clone().address(endpoint.ip()).port(endpoint.port()).bytes();
-                elements.insert((SetId::AffinityEndpoints, pair), Value::Present);
+                let pair = self.key(self.cluster()).address(endpoint.ip()).port(endpoint.port()).bytes();
+                elements.insert((policy.affinity_endpoints(), pair), Value::Present);
             }
         }
     }

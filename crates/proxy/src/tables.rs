@@ -5,6 +5,13 @@
 //! a change of elements, and services with equally many endpoints share their chain.
 //!
 //! Node ports have the unspecified address as their destination.
+//!
+//! A client's affinity is to an endpoint of a service's port, whatever the destination by which it came: `service-ports` leads from
+//! each destination to that of the cluster IP, which is the same as long as the service exists. Each traffic policy has a map of
+//! clients of its own, because an element of a dynamic map cannot be replaced by a rule: a client may have to get another endpoint by
+//! one policy than by the other. A client without an element in the one map keeps the endpoint of the other, if the policy allows it.
+//!
+//! Affinity is no condition of a connection: where the map is full, clients are not remembered.
 
 use crate::NodeConfig;
 use kaji_netfilter::{
@@ -15,10 +22,8 @@ use kaji_netfilter::{
 };
 use std::{fmt, net::Ipv6Addr, time::Duration};
 
-/// Elements of the affinity map, at most; the kernel reserves a table of about this size.
+/// Elements of an affinity map, at most; the kernel reserves a table of about this size.
 const AFFINITY_SIZE: u32 = 65535;
-/// Affinity of clients.
-const AFFINITY: &str = "affinity";
 /// Rejects connections.
 pub const REJECT: &str = "reject";
 
@@ -35,8 +40,12 @@ pub enum SetId {
     Endpoints,
     /// Destination and number to endpoint, policy `Local`.
     LocalEndpoints,
-    /// Destination and endpoint, for services with affinity.
+    /// Destinations of services with affinity, to the cluster IP and port of the same service's port.
+    ServicePorts,
+    /// Cluster IP's destination and endpoint, policy `Cluster`, for services with affinity.
     AffinityEndpoints,
+    /// Cluster IP's destination and endpoint, policy `Local`, for services with affinity.
+    LocalAffinityEndpoints,
     /// Endpoints on this node, twice: a pod that reaches itself by a service.
     Hairpin,
     /// Destinations with source ranges.
@@ -47,13 +56,15 @@ pub enum SetId {
 
 impl SetId {
     /// All of them.
-    pub const ALL: [SetId; 9] = [
+    pub const ALL: [SetId; 11] = [
         SetId::ServiceIps,
         SetId::NoEndpoints,
         SetId::ClusterIps,
         SetId::Endpoints,
         SetId::LocalEndpoints,
+        SetId::ServicePorts,
         SetId::AffinityEndpoints,
+        SetId::LocalAffinityEndpoints,
         SetId::Hairpin,
         SetId::Firewalled,
         SetId::AllowedSources,
@@ -68,7 +79,9 @@ impl SetId {
             SetId::ClusterIps => "cluster-ips",
             SetId::Endpoints => "endpoints",
             SetId::LocalEndpoints => "local-endpoints",
+            SetId::ServicePorts => "service-ports",
             SetId::AffinityEndpoints => "affinity-endpoints",
+            SetId::LocalAffinityEndpoints => "local-affinity-endpoints",
             SetId::Hairpin => "hairpin",
             SetId::Firewalled => "firewalled",
             SetId::AllowedSources => "allowed-sources",
@@ -87,7 +100,10 @@ impl SetId {
             SetId::ServiceIps | SetId::NoEndpoints => spec(&destination, SetData::Verdict),
             SetId::ClusterIps => spec(&[ip], SetData::None),
             SetId::Endpoints | SetId::LocalEndpoints => spec(&with(&[DataType::Integer]), endpoint()),
-            SetId::AffinityEndpoints => spec(&with(&[ip, DataType::Port]), SetData::None),
+            SetId::ServicePorts => spec(&destination, SetData::Value(destination.to_vec())),
+            SetId::AffinityEndpoints | SetId::LocalAffinityEndpoints => {
+                spec(&with(&[ip, DataType::Port]), SetData::None)
+            }
             SetId::Hairpin => spec(&[ip, ip], SetData::None),
             SetId::Firewalled => spec(&destination, SetData::None),
             SetId::AllowedSources => spec(&with(&[ip]), SetData::None).with_intervals(),
@@ -95,14 +111,60 @@ impl SetId {
     }
 }
 
-/// The map of clients' affinity: client and destination to endpoint.
-#[must_use]
-pub fn affinity_spec(family: Family) -> SetSpec {
-    let ip = DataType::address(family);
-    let key = [ip, ip, DataType::Protocol, DataType::Port];
-    let mut spec = SetSpec::new(AFFINITY, &key, SetData::Value(vec![ip, DataType::Port]));
-    spec.dynamic = Some(AFFINITY_SIZE);
-    spec
+/// Which of a service's endpoints a connection may get.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum TrafficPolicy {
+    /// The cluster's.
+    Cluster,
+    /// The node's.
+    Local,
+}
+
+impl TrafficPolicy {
+    /// Both of them.
+    pub const ALL: [TrafficPolicy; 2] = [TrafficPolicy::Cluster, TrafficPolicy::Local];
+
+    fn other(self) -> TrafficPolicy {
+        match self {
+            TrafficPolicy::Cluster => TrafficPolicy::Local,
+            TrafficPolicy::Local => TrafficPolicy::Cluster,
+        }
+    }
+
+    /// The map that endpoints are drawn from.
+    #[must_use]
+    pub fn endpoints(self) -> SetId {
+        match self {
+            TrafficPolicy::Cluster => SetId::Endpoints,
+            TrafficPolicy::Local => SetId::LocalEndpoints,
+        }
+    }
+
+    /// The endpoints that clients may keep.
+    #[must_use]
+    pub fn affinity_endpoints(self) -> SetId {
+        match self {
+            TrafficPolicy::Cluster => SetId::AffinityEndpoints,
+            TrafficPolicy::Local => SetId::LocalAffinityEndpoints,
+        }
+    }
+
+    fn affinity(self) -> &'static str {
+        match self {
+            TrafficPolicy::Cluster => "affinity",
+            TrafficPolicy::Local => "local-affinity",
+        }
+    }
+
+    /// The map of clients' affinity: client and cluster IP's destination to endpoint.
+    #[must_use]
+    pub fn affinity_spec(self, family: Family) -> SetSpec {
+        let ip = DataType::address(family);
+        let key = [ip, ip, DataType::Protocol, DataType::Port];
+        let mut spec = SetSpec::new(self.affinity(), &key, SetData::Value(vec![ip, DataType::Port]));
+        spec.dynamic = Some(AFFINITY_SIZE);
+        spec
+    }
 }
 
 /// A chain that spreads connections over equally many endpoints. Its rules follow from this alone.
@@ -172,8 +234,8 @@ impl Spread {
     pub fn rules(self, family: Family, node: &NodeConfig) -> Vec<Vec<Expr>> {
         let goto = |kind| Expr::Decide(Verdict::Goto(self.with(kind).to_string()));
         match self.kind {
-            SpreadKind::Cluster(n) => self.choose(family, SetId::Endpoints, n),
-            SpreadKind::Local(n) => self.choose(family, SetId::LocalEndpoints, n),
+            SpreadKind::Cluster(n) => self.choose(family, TrafficPolicy::Cluster, n),
+            SpreadKind::Local(n) => self.choose(family, TrafficPolicy::Local, n),
             SpreadKind::External(n) => {
                 vec![set_mark_bit(node.masquerade_mark), vec![goto(SpreadKind::Cluster(n))]]
             }
@@ -201,40 +263,50 @@ impl Spread {
         }
     }
 
-    /// Registers: client, destination, protocol, port, then number or endpoint.
-    fn choose(self, family: Family, map: SetId, count: u32) -> Vec<Vec<Expr>> {
+    /// Registers: client, destination, protocol, port, then number or endpoint. For affinity, the cluster IP's destination takes the
+    /// place of the packet's.
+    fn choose(self, family: Family, policy: TrafficPolicy, count: u32) -> Vec<Vec<Expr>> {
         let words = (family.address_len() / 4) as u8;
         let (destination, chosen) = (Reg(words), Reg(2 * words + 2));
-        let mut load = vec![Expr::Load(Field::Source(family), Reg(0))];
-        load.push(if self.any {
-            Expr::Constant(octets(family.unspecified()), destination)
-        } else {
-            Expr::Load(Field::Destination(family), destination)
-        });
-        load.push(Expr::Load(Field::Protocol, Reg(2 * words)));
-        load.push(Expr::Load(Field::DestinationPort, Reg(2 * words + 1)));
+        let load = [
+            Expr::Load(Field::Source(family), Reg(0)),
+            if self.any {
+                Expr::Constant(octets(family.unspecified()), destination)
+            } else {
+                Expr::Load(Field::Destination(family), destination)
+            },
+            Expr::Load(Field::Protocol, Reg(2 * words)),
+            Expr::Load(Field::DestinationPort, Reg(2 * words + 1)),
+        ];
+        let map = |key: Reg, name: &str, to: Reg| Expr::Map { key, map: name.into(), to };
+        let draw = [Expr::Random(chosen, count), map(destination, policy.endpoints().name(), chosen)];
         let translate = Expr::Dnat { family, address: chosen, port: chosen.after(family.address_len()) };
-        let remember = self.affinity.map(|seconds| Expr::Remember {
-            map: AFFINITY.into(),
+        let plain = [&load[..], &draw[..], std::slice::from_ref(&translate)].concat();
+        let Some(seconds) = self.affinity else { return vec![plain] };
+        let service_port = map(destination, SetId::ServicePorts.name(), destination);
+        let remember = |policy: TrafficPolicy| Expr::Remember {
+            map: policy.affinity().into(),
             key: Reg(0),
             data: chosen,
             timeout: Duration::from_secs(seconds.into()),
-        });
+        };
         let mut rules = vec![];
-        if let Some(remember) = &remember {
-            let mut known = load.clone();
-            known.push(Expr::Map { key: Reg(0), map: AFFINITY.into(), to: chosen });
-            // The registers after the client's are destination and endpoint in a row.
-            known.push(Expr::Contains(destination, SetId::AffinityEndpoints.name().into()));
-            known.extend([remember.clone(), translate.clone()]);
+        for memory in [policy, policy.other()] {
+            let mut known = load.to_vec();
+            known.extend([
+                service_port.clone(),
+                map(Reg(0), memory.affinity(), chosen),
+                // The registers after the client's are the cluster IP's destination and the endpoint in a row.
+                Expr::Contains(destination, policy.affinity_endpoints().name().into()),
+                remember(memory),
+                translate.clone(),
+            ]);
             rules.push(known);
         }
-        let mut fresh = load;
-        fresh.push(Expr::Random(chosen, count));
-        fresh.push(Expr::Map { key: destination, map: map.name().into(), to: chosen });
-        fresh.extend(remember);
-        fresh.push(translate);
-        rules.push(fresh);
+        let mut fresh = [&load[..], &draw[..]].concat();
+        fresh.extend([service_port, remember(policy), translate]);
+        // A map that is full ends the rule that would add to it; the next one translates without that.
+        rules.extend([fresh, plain]);
         rules
     }
 }
@@ -314,7 +386,9 @@ pub fn skeleton(family: Family, node: &NodeConfig) -> Batch {
     for id in SetId::ALL {
         batch.add_set(&id.spec(family));
     }
-    batch.add_set(&affinity_spec(family));
+    for policy in TrafficPolicy::ALL {
+        batch.add_set(&policy.affinity_spec(family));
+    }
     let ranges = [
         (LOCAL_CIDRS, &node.local_cidrs),
         (NODE_PORT_IPS, &node.node_port_cidrs),

@@ -164,6 +164,7 @@ async fn services_follow_their_objects() {
         get(&cluster.node, address, path).is_some_and(|text| text.starts_with(&format!("HTTP/1.1 {status} ")))
     };
     until("one local endpoint", || starts("127.0.0.1:31000", "/", "200"));
+    assert!(starts("[::1]:31000", "/", "503"), "no endpoint of IPv6");
     until("the node is eligible", || starts("127.0.0.1:10256", "/healthz", "200"));
     let taints = json!([{"key": "ToBeDeletedByClusterAutoscaler", "effect": "NoSchedule"}]);
     world.put("nodes", node("node", "10.244.1.0/24", "192.0.2.1", &taints));
@@ -172,6 +173,12 @@ async fn services_follow_their_objects() {
     world.put("endpointslices", slice_object("10.244.1.3 other"));
     until("the second endpoint", || ask() == Ok("pod1 10.244.1.1".into()));
     until("no local endpoint", || starts("127.0.0.1:31000", "/", "503"));
+    let mut headless = slice_object("10.244.1.3 other");
+    headless["metadata"]["labels"]["service.kubernetes.io/headless"] = "".into();
+    world.put("endpointslices", headless);
+    until("a headless service's endpoint", || ask() == Err(ErrorKind::ConnectionRefused));
+    world.put("endpointslices", slice_object("10.244.1.3 other"));
+    until("the second endpoint again", || ask() == Ok("pod1 10.244.1.1".into()));
     world.delete("services", service);
     until("no service", || ask().is_err());
     until("no health check port", || get(&cluster.node, "127.0.0.1:31000", "/").is_none());

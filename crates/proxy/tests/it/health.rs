@@ -3,7 +3,10 @@
 use expect_test::expect;
 use jiff::{SignedDuration, Timestamp};
 use kaji_meta::time::Clock;
-use kaji_proxy::health::{Health, Subject, serve};
+use kaji_proxy::{
+    endpoints::LocalReady,
+    health::{Health, Subject, serve},
+};
 use std::sync::{Arc, Mutex};
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
@@ -36,7 +39,8 @@ async fn services_and_the_proxy_answer_as_upstream() {
     let clock = Arc::new(Hands(Mutex::new("2026-01-01T00:00:00Z".parse().unwrap())));
     let health = Health::new(clock.clone());
     let subject = || Subject::Service { namespace: "n".into(), name: "s".into() };
-    health.set_service("n", "s", Some(2));
+    let two = Some(LocalReady { v4: 2, v6: 0 });
+    health.set_service("n", "s", two);
     expect![[r#"
         HTTP/1.1 200 OK
         content-type: application/json
@@ -54,8 +58,11 @@ async fn services_and_the_proxy_answer_as_upstream() {
         	"serviceProxyHealthy": true
         }"#]]
     .assert_eq(&get(&health, subject(), "/").await);
-    health.set_service("n", "s", Some(0));
-    assert!(get(&health, subject(), "/").await.starts_with("HTTP/1.1 503 "));
+    // Endpoints of IPv6 are nothing to a client of IPv4.
+    health.set_service("n", "s", Some(LocalReady { v4: 0, v6: 2 }));
+    let answer = get(&health, subject(), "/").await;
+    assert!(answer.starts_with("HTTP/1.1 503 "), "{answer}");
+    assert!(answer.contains("x-load-balancing-endpoint-weight: 0"), "{answer}");
     // The node is not eligible before it is known.
     assert!(get(&health, Subject::Proxy, "/healthz").await.starts_with("HTTP/1.1 503 "));
     assert!(get(&health, Subject::Proxy, "/livez").await.starts_with("HTTP/1.1 200 "));
@@ -71,7 +78,7 @@ async fn services_and_the_proxy_answer_as_upstream() {
     assert!(get(&health, Subject::Proxy, "/livez").await.starts_with("HTTP/1.1 200 "));
     *clock.0.lock().unwrap() += SignedDuration::from_secs(1);
     assert!(get(&health, Subject::Proxy, "/livez").await.starts_with("HTTP/1.1 503 "));
-    health.set_service("n", "s", Some(2));
+    health.set_service("n", "s", two);
     assert!(get(&health, subject(), "/").await.starts_with("HTTP/1.1 503 "));
 }
 

@@ -1,10 +1,15 @@
 //! Connections through the rules.
 
 use crate::support::{Cluster, ip, service, slice};
-use kaji_netfilter::{Family, Nftables};
-use kaji_proxy::{Dataplane, service::compile};
+use kaji_netfilter::{Batch, Element, ElementData, Family, Nftables, set::Key};
+use kaji_proxy::{Dataplane, service::compile, tables::TrafficPolicy};
 use serde_json::{Value, json};
-use std::{collections::BTreeMap, io::ErrorKind, net::UdpSocket};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    io::ErrorKind,
+    net::{Ipv4Addr, UdpSocket},
+    time::Duration,
+};
 
 /// A cluster with the rules of services.
 struct Proxied {
@@ -169,6 +174,98 @@ async fn a_local_policy_takes_clients_from_remote_endpoints() {
     for (address, port) in asked {
         assert_eq!(outside.ask(ip(address), port), Ok("pod0 192.0.2.2".into()), "{address}");
     }
+}
+
+/// The pods that answered.
+fn pod_names(answers: impl IntoIterator<Item = String>) -> BTreeSet<String> {
+    let name = |answer: String| {
+        assert!(answer.starts_with("pod"), "{answer}");
+        answer.split(' ').next().unwrap().to_owned()
+    };
+    answers.into_iter().map(name).collect()
+}
+
+#[tokio::test]
+async fn clients_keep_their_endpoint_by_every_destination_of_a_service() {
+    let Some(proxied) = Proxied::new("affinity_of_ports", 3).await else { return };
+    let spec = json!({
+        "clusterIP": "10.96.0.8",
+        "clusterIPs": ["10.96.0.8", "fd00:10:96::8"],
+        "type": "NodePort",
+        "externalIPs": ["203.0.113.5", "2001:db8::5"],
+        "sessionAffinity": "ClientIP",
+        "ports": [{"port": 80, "nodePort": 30082}],
+    });
+    let asked = |client, destinations: &[(&str, u16)]| {
+        let ask = |(address, port): &(&str, u16)| proxied.answers(client, address, *port, 8).into_keys();
+        pod_names(destinations.iter().flat_map(ask))
+    };
+    let Cluster { outside, pods, .. } = &proxied.cluster;
+    proxied.put("s", &spec, &["10.244.1.2 node", "10.244.1.3 node", "10.244.1.4 node"]).await;
+    let answers = asked(outside, &[("10.96.0.8", 80), ("203.0.113.5", 80), ("192.0.2.1", 30082)]);
+    assert_eq!(answers.len(), 1, "{answers:?}");
+    proxied.put("s", &spec, &["fd00:10:244:1::3 node", "fd00:10:244:1::4 node"]).await;
+    let answers = asked(&pods[0], &[("fd00:10:96::8", 80), ("2001:db8::5", 80)]);
+    assert_eq!(answers.len(), 1, "{answers:?}");
+}
+
+#[tokio::test]
+async fn a_local_policy_restricts_which_endpoint_clients_keep() {
+    let Some(proxied) = Proxied::new("affinity_by_policy", 3).await else { return };
+    let spec = json!({
+        "clusterIP": "10.96.0.9",
+        "type": "NodePort",
+        "externalTrafficPolicy": "Local",
+        "sessionAffinity": "ClientIP",
+        "ports": [{"port": 80, "nodePort": 30083}],
+    });
+    let local = ["10.244.1.2 node", "10.244.1.3 node"];
+    let Cluster { outside, .. } = &proxied.cluster;
+    let cluster_ip = || pod_names(proxied.answers(outside, "10.96.0.9", 80, 10).into_keys());
+    let node_port = || pod_names(proxied.answers(outside, "192.0.2.1", 30083, 10).into_keys());
+    let remote = BTreeSet::from(["pod2".to_owned()]);
+    proxied.put("s", &spec, &["10.244.1.4 other"]).await;
+    assert_eq!(cluster_ip(), remote);
+    // The node port leads to an endpoint of this node, always the same; the cluster IP to the one that it led to.
+    proxied.put("s", &spec, &[local[0], local[1], "10.244.1.4 other"]).await;
+    let chosen = node_port();
+    assert_eq!(chosen.len(), 1, "{chosen:?}");
+    assert_ne!(chosen, remote);
+    assert_eq!(cluster_ip(), remote);
+    assert_eq!(node_port(), chosen);
+    // When that is gone, the node port's is one for the cluster IP too.
+    proxied.put("s", &spec, &local).await;
+    assert_eq!(cluster_ip(), chosen);
+}
+
+#[tokio::test]
+async fn a_full_map_of_clients_refuses_no_connection() {
+    let Some(proxied) = Proxied::new("full_affinity", 1).await else { return };
+    let spec = json!({"clusterIP": "10.96.0.7", "sessionAffinity": "ClientIP"});
+    proxied.put("s", &spec, &["10.244.1.2 node"]).await;
+    let map = TrafficPolicy::Cluster.affinity_spec(Family::V4);
+    let table = proxied.cluster.config().table;
+    let endpoint = ElementData::Value(Key::new().address(ip("10.244.1.2")).port(8080).bytes());
+    let client = |number: u32| {
+        let address = Ipv4Addr::from(u32::from(Ipv4Addr::new(198, 18, 0, 0)) + number);
+        let key = Key::new().address(address.into()).address(ip("10.96.0.7")).protocol(6).port(80);
+        let hour = Duration::from_secs(3600);
+        Element { timeout: Some((hour, hour)), ..Element::new(key.bytes(), endpoint.clone()) }
+    };
+    let clients: Vec<Element> = (0..map.dynamic.unwrap()).map(client).collect();
+    let Cluster { node, outside, .. } = &proxied.cluster;
+    node.run(|| {
+        for some in clients.chunks(8192) {
+            let mut batch = Batch::new(Family::V4, &table);
+            batch.add_elements(&map, some);
+            Nftables::open().unwrap().apply(&batch).unwrap();
+        }
+    });
+    assert_eq!(outside.ask(ip("10.96.0.7"), 80), Ok("pod0 10.244.1.1".into()));
+    let known = node.run(|| Nftables::open().unwrap().elements(Family::V4, &table, &map).unwrap());
+    let keys: BTreeSet<&[u8]> = known.iter().map(|client| client.key.as_slice()).collect();
+    assert_eq!(keys.len(), clients.len());
+    assert!(keys.iter().all(|key| key[0] == 198), "there is no room for the client");
 }
 
 #[tokio::test]
