@@ -2,8 +2,13 @@
 //!
 //! Invariants:
 //! - A job is named after its time, so no time brings forth two jobs.
-//! - Only the latest of missed times is made up for.
-//! - The status follows the jobs: one that is there and runs is active, and its time is the last one scheduled.
+//! - Only the latest of missed times is made up for (`times`).
+//! - The status follows the controller's own jobs, which carry their time in an annotation and in their name: one that is there and
+//!   runs is active, and its time is the last one scheduled. Jobs that were made by hand count for the last success and the limits.
+//! - A job is not cleaned up before its time is in the status: it would be started again.
+//! - What was observed is written whether or not a job can be deleted or started, and a started job's time in the same plan.
+
+mod times;
 
 use crate::{
     Descriptor, Start, WorkersFlag,
@@ -16,19 +21,16 @@ use crate::{
 use jiff::{Timestamp, tz::TimeZone};
 use kaji_meta::cron::Schedule;
 use kaji_runtime::{
-    Buckets, Controller, Cx, EventRecord, Informers, Key, Metric, Moment, Plan, Projection, Reconciler, Step,
-    View, Write,
+    Buckets, Change, Controller, Cx, EventRecord, Informers, Key, Metric, Moment, ObjectSnapshot, PatchKind,
+    Plan, Projection, Reconciler, Step, View, Write,
     client::Target,
     objects::{CronJob, CronJobStatus, Job},
 };
 use serde_json::{Value, json};
 use std::{sync::Arc, time::Duration};
+use times::{Times, time_zone};
 
 const SCHEDULED_AT: &str = "batch.kubernetes.io/cronjob-scheduled-timestamp";
-/// Added to a wake-up, so that it does not come too early.
-const SLACK: Duration = Duration::from_millis(100);
-/// So many missed times are worth a warning.
-const MANY: i64 = 100;
 
 const COMPONENT: &str = "cronjob-controller";
 
@@ -52,9 +54,24 @@ pub const CONTROLLER: Descriptor = Descriptor {
 
 /// The cron job controller.
 fn controller(informers: &Arc<Informers>) -> Controller {
+    let clock = informers.clock().clone();
     Controller::new(CronJobs, informers)
-        .reads::<CronJob>(|change, _| vec![change.any().metadata.key()])
+        .reads_with_waits::<CronJob>(move |change, _| {
+            let wait = wait_for_other_times(change, clock.now());
+            vec![(change.any().metadata.key(), wait.unwrap_or_default())]
+        })
         .reads::<Job>(|change, _| controller_keys::<CronJob, Job>(change))
+}
+
+/// The wait of an edit that names other times: until the next of them, as upstream, so that it does not start a job at once for
+/// a time that had passed.
+fn wait_for_other_times(change: &Change<CronJob>, now: Timestamp) -> Option<Duration> {
+    let (old, new) = (change.old.as_ref()?, change.new.as_ref()?);
+    if old.spec.schedule == new.spec.schedule && old.spec.time_zone == new.spec.time_zone {
+        return None;
+    }
+    let (schedule, zone) = (Schedule::parse(&new.spec.schedule).ok()?, time_zone(new).ok()?);
+    Times::new(new, &schedule, &zone).wait(&new.status, now)
 }
 
 struct CronJobs;
@@ -77,17 +94,20 @@ impl Reconciler for CronJobs {
         let Some(cron) = crons.by_key(key) else { return Plan::nothing() };
         let jobs: Vec<&Arc<Job>> = all.owned_by(&cron.metadata.uid).collect();
         let regarding = cron.metadata.reference(&CronJob::api_version(), CronJob::KIND);
-        let mut work =
-            Work { cron, jobs, regarding, now: cx.now, plan: Plan::nothing(), status: cron.status.clone() };
+        let status = cron.status.clone();
+        let plan = Plan::nothing();
+        let mut work = Work { cron, all: &all, jobs, regarding, now: cx.now, plan, status };
         work.observe();
-        if !cron.metadata.deleting() && !cx.failures.iter().any(|f| namespace_terminating(&f.error)) {
-            work.schedule();
-        }
+        work.clean();
+        let terminating = cx.failures.iter().any(|f| namespace_terminating(&f.error));
+        let due = if cron.metadata.deleting() || terminating { None } else { work.schedule() };
         if work.status != cron.status {
             let status = status_patch::<CronJob>(&cron.metadata, status_value(&work.status));
-            work.plan = work.plan.then(status);
+            work.plan = work.plan.independent(vec![quiet(status)]);
         }
-        work.clean();
+        if let Some((at, zone)) = due {
+            work.start(at, &zone);
+        }
         work.plan
     }
 }
@@ -105,11 +125,10 @@ fn job_name(cron: &CronJob, at: Timestamp) -> String {
     format!("{}-{}", cron.metadata.name, at.as_second().div_euclid(60))
 }
 
-/// A schedule that can be read, but has no times: the 31st of February.
-struct Never;
-
 struct Work<'a> {
     cron: &'a CronJob,
+    all: &'a ObjectSnapshot<Job>,
+    /// Those of the cron job.
     jobs: Vec<&'a Arc<Job>>,
     regarding: Value,
     now: Timestamp,
@@ -119,6 +138,10 @@ struct Work<'a> {
 
 fn uid_of(reference: &Value) -> &str {
     reference.get("uid").and_then(Value::as_str).unwrap_or_default()
+}
+
+fn reference_to(job: &Job) -> Value {
+    job.metadata.reference(&Job::api_version(), Job::KIND)
 }
 
 impl Work<'_> {
@@ -138,11 +161,12 @@ impl Work<'_> {
             let uid = job.metadata.uid.as_str();
             let listed = self.status.active.iter().any(|a| uid_of(a) == uid);
             match job.finished() {
-                None if !listed && !job.metadata.deleting() => match self.time_of(job) {
+                None if !listed => match self.time_of(job) {
                     Some(at) => {
-                        let version = Job::api_version();
-                        self.status.active.push(job.metadata.reference(&version, Job::KIND));
                         self.status.last_schedule_time = self.status.last_schedule_time.max(Some(at));
+                        if !job.metadata.deleting() {
+                            self.status.active.push(reference_to(job));
+                        }
                     }
                     None => {
                         let name = &job.metadata.name;
@@ -158,10 +182,7 @@ impl Work<'_> {
                             format!("Saw completed job: {}, condition: {}", job.metadata.name, end.kind);
                         self.tell(false, "SawCompletedJob", text);
                     }
-                    let at = self.time_of(job);
-                    if at > self.status.last_schedule_time {
-                        self.status.last_schedule_time = at;
-                    }
+                    self.status.last_schedule_time = self.status.last_schedule_time.max(self.time_of(job));
                     if end.kind == "Complete" && job.status.completion_time > self.status.last_successful_time
                     {
                         self.status.last_successful_time = job.status.completion_time;
@@ -180,144 +201,113 @@ impl Work<'_> {
         }
     }
 
-    /// The time that a job was made for, if it was made by this schedule.
+    /// The time that the controller made a job for. Others may be named alike, and may have the annotations of one.
     fn time_of(&self, job: &Job) -> Option<Timestamp> {
-        let minutes: i64 =
-            job.metadata.name.strip_prefix(&self.cron.metadata.name)?.strip_prefix('-')?.parse().ok()?;
-        let at: Option<Timestamp> = job.metadata.annotations.get(SCHEDULED_AT).and_then(|t| t.parse().ok());
-        at.or_else(|| Timestamp::from_second(minutes.checked_mul(60)?).ok())
+        let at: Timestamp = job.metadata.annotations.get(SCHEDULED_AT)?.parse().ok()?;
+        (job.metadata.name == job_name(self.cron, at)).then_some(at)
     }
 
-    fn schedule(&mut self) {
-        let spec = &self.cron.spec;
-        let zone = match spec.time_zone.as_deref() {
-            None | Some("" | "UTC" | "Etc/UTC") => TimeZone::UTC,
-            Some(name) => match TimeZone::get(name) {
-                Ok(zone) => zone,
-                Err(error) => {
-                    return self.tell(
-                        true,
-                        "UnknownTimeZone",
-                        format!("invalid timeZone: {name:?}: {error}"),
-                    );
-                }
-            },
+    /// For which time a job is to be started, and in which zone.
+    fn schedule(&mut self) -> Option<(Timestamp, TimeZone)> {
+        let cron = self.cron;
+        let zone = match time_zone(cron) {
+            Ok(zone) => zone,
+            Err(error) => {
+                let name = cron.spec.time_zone.as_deref().unwrap_or_default();
+                self.tell(true, "UnknownTimeZone", format!("invalid timeZone: {name:?}: {error}"));
+                return None;
+            }
         };
-        if spec.suspend == Some(true) {
-            return;
+        if cron.spec.suspend == Some(true) {
+            return None;
         }
-        let schedule = match Schedule::parse(&spec.schedule) {
+        let schedule = match Schedule::parse(&cron.spec.schedule) {
             Ok(schedule) => schedule,
             Err(error) => {
-                let text = format!("unparseable schedule: {:?} : {error}", spec.schedule);
-                return self.tell(true, "UnparseableSchedule", text);
+                let text = format!("unparseable schedule: {:?} : {error}", cron.spec.schedule);
+                self.tell(true, "UnparseableSchedule", text);
+                return None;
             }
         };
-        match self.due(&schedule, &zone) {
-            Ok(Some(at)) => self.start(at, &zone),
-            Ok(None) => {}
-            Err(Never) => {
-                let error = "time difference between two schedules is less than 1 second";
-                let text = format!("invalid schedule: {} : {error}", spec.schedule);
-                return self.tell(true, "InvalidSchedule", text);
-            }
-        }
-        if let Some(next) = schedule.next(self.now, &zone)
-            && let Ok(wait) = Duration::try_from(next.duration_since(self.now))
-        {
-            self.plan = std::mem::take(&mut self.plan).again_after(wait + SLACK);
-        }
-    }
-
-    /// The latest time that is due and was not seen to.
-    fn due(&mut self, schedule: &Schedule, zone: &TimeZone) -> Result<Option<Timestamp>, Never> {
-        let Some(from) = self.earliest() else { return Ok(None) };
-        let first = schedule.next(from, zone).ok_or(Never)?;
-        if first > self.now {
-            return Ok(None);
-        }
-        let second = schedule.next(first, zone).ok_or(Never)?;
-        if second > self.now {
-            return Ok(Some(first));
-        }
-        Ok(self.latest(schedule, zone, (first, second)))
-    }
-
-    /// After which time one may be due.
-    fn earliest(&self) -> Option<Timestamp> {
-        let from = self.status.last_schedule_time.or(self.cron.metadata.creation_timestamp)?;
-        let Some(deadline) = self.cron.spec.starting_deadline_seconds else { return Some(from) };
-        let earliest = Timestamp::from_second(self.now.as_second().saturating_sub(deadline)).ok()?;
-        Some(from.max(earliest))
-    }
-
-    /// The latest of the times that were missed, of which the first two are known.
-    fn latest(
-        &mut self,
-        schedule: &Schedule,
-        zone: &TimeZone,
-        (first, second): (Timestamp, Timestamp),
-    ) -> Option<Timestamp> {
-        // Long gaps are skipped by the distance of the first two; a schedule is regular enough for that.
-        let distance = (second.as_second() - first.as_second()).max(1);
-        let missed = (self.now.as_second() - first.as_second()) / distance + 1;
-        if missed > MANY {
+        let times = Times::new(cron, &schedule, &zone);
+        let Ok(due) = times.due(&self.status, self.now) else {
+            let error = "time difference between two schedules is less than 1 second";
+            let text = format!("invalid schedule: {} : {error}", cron.spec.schedule);
+            self.tell(true, "InvalidSchedule", text);
+            return None;
+        };
+        if due.is_some_and(|due| due.many) {
             let text = "too many missed start times. Set or decrease .spec.startingDeadlineSeconds or check clock skew";
             self.tell(true, "TooManyMissedTimes", text.into());
         }
-        let near = Timestamp::from_second(first.as_second() + (missed - 2).max(0) * distance).ok()?;
-        let (mut latest, mut next) = (first, schedule.next(near, zone)?);
-        while next <= self.now {
-            latest = next;
-            next = schedule.next(next, zone)?;
+        let at = due.map(|due| due.at).filter(|at| self.may_start(*at));
+        if let Some(wait) = times.wait(&self.status, self.now) {
+            self.plan = std::mem::take(&mut self.plan).again_after(wait);
         }
-        Some(latest)
+        at.map(|at| (at, zone))
     }
 
-    fn start(&mut self, at: Timestamp, zone: &TimeZone) {
-        let cron = self.cron;
+    /// Whether the job of a time that is due is to be started.
+    fn may_start(&mut self, at: Timestamp) -> bool {
+        let (cron, all) = (self.cron, self.all);
         let late = self.now.duration_since(at).as_secs();
         if cron.spec.starting_deadline_seconds.is_some_and(|deadline| late > deadline) {
             let when = at.strftime("%a, %d %b %Y %H:%M:%S +0000");
-            return self.tell(true, "MissSchedule", format!("Missed scheduled time to start a job: {when}"));
+            self.tell(true, "MissSchedule", format!("Missed scheduled time to start a job: {when}"));
+            return false;
         }
         let name = job_name(cron, at);
-        let known = self.jobs.iter().any(|j| j.metadata.name == name);
-        if known || self.status.last_schedule_time == Some(at) {
-            return;
+        let active = self.status.active.iter().any(|a| a.get("name").is_some_and(|n| *n == name));
+        if active || self.status.last_schedule_time == Some(at) {
+            return false;
         }
         if cron.spec.concurrency_policy == "Forbid" && !self.status.active.is_empty() {
             let text = "Not starting job because prior execution is running and concurrency policy is Forbid";
-            return self.tell(false, "JobAlreadyActive", text.into());
+            self.tell(false, "JobAlreadyActive", text.into());
+            return false;
         }
-        if cron.spec.concurrency_policy == "Replace" {
-            let active = std::mem::take(&mut self.status.active);
-            let doomed: Vec<&Arc<Job>> = self
+        let Some(job) = all.get(&cron.metadata.namespace, &name) else { return true };
+        // The name is taken. A job of the cron job counts as the one of this time, whatever made it.
+        if job.metadata.controller().is_some_and(|owner| owner.uid == cron.metadata.uid) {
+            if job.finished().is_none() {
+                self.status.active.push(reference_to(job));
+            }
+            self.status.last_schedule_time = Some(at);
+        }
+        false
+    }
+
+    /// Starts the job of a time. The status has that time as soon as the job is made, for the job may be deleted at once; which job
+    /// is active is seen next.
+    fn start(&mut self, at: Timestamp, zone: &TimeZone) {
+        let meta = &self.cron.metadata;
+        let mut status = CronJobStatus { last_schedule_time: Some(at), ..self.status.clone() };
+        let mut plan = std::mem::take(&mut self.plan);
+        if self.cron.spec.concurrency_policy == "Replace" {
+            let active = std::mem::take(&mut status.active);
+            let doomed = self
                 .jobs
                 .iter()
-                .copied()
-                .filter(|j| active.iter().any(|a| uid_of(a) == j.metadata.uid) && !j.metadata.deleting())
-                .collect();
-            let steps = doomed.iter().map(|job| self.delete(job)).collect();
-            self.plan = std::mem::take(&mut self.plan).stage(steps);
+                .filter(|j| active.iter().any(|a| uid_of(a) == j.metadata.uid) && !j.metadata.deleting());
+            plan = plan.stage(doomed.map(|job| self.delete(job)).collect());
         }
-        let jobs = Target::of::<Job>(&cron.metadata.namespace, "");
+        let jobs = Target::of::<Job>(&meta.namespace, "");
+        let created = EventRecord::normal(self.regarding.clone(), "SuccessfulCreate", "Created job {name}");
+        let failed =
+            EventRecord::warning(self.regarding.clone(), "FailedCreate", "Error creating job: {error}");
         let step = Step {
-            write: Write::Create { target: jobs.clone(), body: self.job(&name, at, zone) },
-            on_success: Some(EventRecord::normal(
-                self.regarding.clone(),
-                "SuccessfulCreate",
-                "Created job {name}",
-            )),
-            on_failure: Some(EventRecord::warning(
-                self.regarding.clone(),
-                "FailedCreate",
-                "Error creating job: {error}",
-            )),
+            write: Write::Create { target: jobs.clone(), body: self.job(&job_name(self.cron, at), at, zone) },
+            on_success: Some(created),
+            on_failure: Some(failed),
+        };
+        // Without a revision: what was observed may have been written before.
+        let noted = Write::Patch {
+            target: Target::of::<CronJob>(&meta.namespace, &meta.name).subresource("status"),
+            kind: PatchKind::Merge,
+            body: json!({"metadata": {"uid": meta.uid}, "status": status_value(&status)}),
         };
         let skew = CREATION_SKEW.sample([], self.now.duration_since(at).as_secs_f64());
-        let plan = std::mem::take(&mut self.plan).stage(vec![step]);
-        self.plan = plan.observe_elapsed(Moment::Written(jobs), skew);
+        self.plan = plan.stage(vec![step]).then(noted).observe_elapsed(Moment::Written(jobs), skew);
     }
 
     fn job(&self, name: &str, at: Timestamp, zone: &TimeZone) -> Value {
@@ -365,17 +355,21 @@ impl Work<'_> {
         let spec = &self.cron.spec;
         let limits =
             [("Complete", spec.successful_jobs_history_limit), ("Failed", spec.failed_jobs_history_limit)];
+        let mut steps = vec![];
         for (kind, limit) in limits {
             let Some(limit) = limit.and_then(|l| usize::try_from(l).ok()) else { continue };
-            let over = |j: &&Arc<Job>| !j.metadata.deleting() && j.finished().is_some_and(|c| c.kind == kind);
+            let over = |j: &&Arc<Job>| {
+                let noted = self.time_of(j).is_none_or(|at| self.cron.status.last_schedule_time >= Some(at));
+                noted && !j.metadata.deleting() && j.finished().is_some_and(|c| c.kind == kind)
+            };
             let mut jobs: Vec<&Arc<Job>> = self.jobs.iter().copied().filter(over).collect();
             jobs.sort_by_key(|j| {
                 (j.status.start_time.is_none(), j.status.start_time, j.metadata.name.clone())
             });
             let surplus = jobs.len().saturating_sub(limit);
-            let steps = jobs[..surplus].iter().map(|job| self.delete(job)).collect();
-            self.plan = std::mem::take(&mut self.plan).stage(steps);
+            steps.extend(jobs[..surplus].iter().map(|job| self.delete(job)));
         }
+        self.plan = std::mem::take(&mut self.plan).independent(steps);
     }
 }
 

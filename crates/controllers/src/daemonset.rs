@@ -3,6 +3,8 @@
 //! Invariants:
 //! - The scheduler binds the pods; each names its one node in its affinity.
 //! - The present template has a controller revision before any pod is made of it; pods carry that revision's hash.
+//! - What is refused for one node does not hold up the others, except that creations, which may all fail for one reason, are made in
+//!   batches that double in size.
 //! - Failed pods of a node are replaced later and later (`back_off`): it may reject the next one too.
 
 mod back_off;
@@ -414,15 +416,14 @@ fn work(mut plan: Plan, daemons: &Daemons<'_>, mut work: Work<'_>, regarding: &V
         on_success: Some(EventRecord::normal(regarding.clone(), "SuccessfulCreate", "Created pod: {name}")),
         on_failure: Some(EventRecord::warning(regarding.clone(), "FailedCreate", "Error creating: {error}")),
     };
-    // What cannot be created must not keep what has to go.
-    plan = plan.stage(work.delete.iter().map(|pod| delete_pod_step(pod, regarding)).collect());
+    // A refused creation holds back the later ones, which go to the same collection, but no deletion.
     let (mut rest, mut batch) = (work.create.as_slice(), 1);
     while !rest.is_empty() {
         let (now, later) = rest.split_at(batch.min(rest.len()));
-        plan = plan.stage(now.iter().map(create).collect());
+        plan = plan.independent(now.iter().map(create).collect());
         (rest, batch) = (later, batch * 2);
     }
-    plan
+    plan.stage(work.delete.iter().map(|pod| delete_pod_step(pod, regarding)).collect())
 }
 
 #[cfg(test)]

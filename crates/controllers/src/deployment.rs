@@ -6,6 +6,7 @@
 //!   goes back to its replica set.
 //! - At no time are more than `replicas + maxSurge` pods wanted, or fewer than `replicas - maxUnavailable` kept available.
 
+mod rollback;
 mod rollout;
 mod sets;
 mod status;

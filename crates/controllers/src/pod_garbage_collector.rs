@@ -2,7 +2,8 @@
 //! finished pods above the threshold.
 //!
 //! Invariants:
-//! - A pod is marked failed before it is deleted by force, unless it is over already.
+//! - A pod is marked failed before it is deleted by force, unless it is over already. One that cannot be marked is not deleted, and
+//!   does not keep others.
 //! - A node counts as gone only after it was missing in all looks of [`QUARANTINE`], so that neither a node that is not seen
 //!   yet nor one that registers again is taken for one that is gone.
 
@@ -146,7 +147,8 @@ impl Reconciler for PodGc {
         let alive = doomed.iter().filter(|(p, _)| !p.finished());
         let marks = alive.map(|(p, why)| mark(p, *why == ORPHANED, cx.now)).collect();
         let deletes = doomed.iter().map(|(p, _)| delete(p)).collect();
-        let plan = Plan::nothing().stage(marks).stage(deletes).again_after(wait);
+        // A pod with a mark that failed is not deleted: both are writes to one object.
+        let plan = Plan::nothing().independent(marks).stage(deletes).again_after(wait);
         doomed.into_iter().fold(plan, |plan, (pod, why)| counted(plan, pod, why))
     }
 }
@@ -272,7 +274,7 @@ mod tests {
             strategic /api/v1/namespaces/ns/pods/lost/status {"metadata":{"uid":"lost"},"status":{"conditions":[{"lastTransitionTime":"2025-01-01T12:00:00Z","message":"PodGC: node no longer exists","reason":"DeletionByPodGC","status":"True","type":"DisruptionTarget"}],"phase":"Failed"}}
             strategic /api/v1/namespaces/ns/pods/never-scheduled/status {"metadata":{"uid":"never-scheduled"},"status":{"phase":"Failed"}}
             strategic /api/v1/namespaces/ns/pods/stuck/status {"metadata":{"uid":"stuck"},"status":{"phase":"Failed"}}
-            --
+            -- independent
             delete /api/v1/namespaces/ns/pods/lost {"gracePeriodSeconds":0,"preconditions":{"uid":"lost"}}
             delete /api/v1/namespaces/ns/pods/never-scheduled {"gracePeriodSeconds":0,"preconditions":{"uid":"never-scheduled"}}
             delete /api/v1/namespaces/ns/pods/stuck {"gracePeriodSeconds":0,"preconditions":{"uid":"stuck"}}

@@ -1,7 +1,8 @@
 //! Stateful sets: pods with stable names and dedicated claims, one after another unless the policy is parallel.
 //!
 //! Invariants:
-//! - A pod's claims exist before the pod does.
+//! - A pod's claims exist before the pod does. Those that exist get the owners that the retention policy asks for beside the creation
+//!   of the pod, while it is pending, and whenever it is looked at later.
 //! - In order: pod n+1 is created only when pod n is ready; the highest goes first; one update at a time, or as many as
 //!   `maxUnavailable` says.
 //! - Without order, pods are written in batches that double in size; a failure in one keeps the later ones back.
@@ -19,7 +20,7 @@ use crate::{
         pods::{delete_pod, namespace_terminating, status_patch},
     },
 };
-use identity::{claims, identity_labels, ordinal, owners, pod_name, stale};
+use identity::{claims, conflicting, identity_labels, ordinal, owners, pod_name, stale};
 use kaji_meta::intstr::IntOrString;
 use kaji_runtime::{
     Change, Controller, Cx, EventRecord, Informers, Key, Meta, Metric, ObjectSnapshot, PatchKind, Plan,
@@ -202,7 +203,7 @@ impl Work<'_> {
         let condemned: Vec<&Arc<Pod>> =
             numbered.iter().rev().filter(|(n, _)| !range.contains(n)).map(|(_, p)| *p).collect();
         for pod in &condemned {
-            self.retain(pod);
+            self.retain(pod, false);
             self.units.push(vec![]);
         }
         self.flush();
@@ -239,8 +240,9 @@ impl Work<'_> {
             }
             return Next::Stop;
         }
-        if pod.status.phase == "Pending" {
-            self.create_claims(number);
+        let pending = pod.status.phase == "Pending";
+        if pending && self.create_claims(number) {
+            self.retain(pod, true);
         }
         if self.ordered() {
             // When it becomes available is planned for with the status.
@@ -249,7 +251,9 @@ impl Work<'_> {
             }
         }
         self.identify(number, pod);
-        self.retain(pod);
+        if !pending {
+            self.retain(pod, false);
+        }
         Next::Go
     }
 
@@ -315,9 +319,9 @@ impl Work<'_> {
         let namespace = self.set.metadata.namespace.clone();
         let name = pod_name(self.set, number);
         // A claim that a former pod of this name owns is about to go.
-        let former = Meta { name: name.clone(), ..Meta::default() };
+        let future = Pod { metadata: Meta { name: name.clone(), ..Meta::default() }, ..Pod::default() };
         let leaving = claims(self.set, number).iter().any(|(_, claim, _)| {
-            self.claims.get(&namespace, claim).is_some_and(|c| stale::<Pod>(c, &former))
+            self.claims.get(&namespace, claim).is_some_and(|c| stale::<Pod>(c, &future.metadata))
         });
         if leaving || !self.create_claims(number) {
             self.again(CLAIM_WAIT);
@@ -327,7 +331,10 @@ impl Work<'_> {
         let body = identity::pod(self.set, template_of(revision), &revision.metadata.name, number);
         let (good, bad) = self.event("Create", &name);
         let write = Write::Create { target: Target::of::<Pod>(&namespace, ""), body };
-        self.stage(vec![Step { write, on_success: Some(good), on_failure: Some(bad) }]);
+        // Side by side: claims that exist get their owners even if the pod is refused.
+        let mut steps = vec![Step { write, on_success: Some(good), on_failure: Some(bad) }];
+        steps.extend(self.retention(&future, true));
+        self.stage(steps);
         Next::Stop
     }
 
@@ -364,11 +371,22 @@ impl Work<'_> {
     }
 
     /// Gives a pod's claims the owners that the retention policy asks for.
-    fn retain(&mut self, pod: &Pod) {
-        let Some(number) = ordinal(self.set, &pod.metadata) else { return };
-        let namespace = &self.set.metadata.namespace;
-        let patch = |claim: &Arc<PersistentVolumeClaim>| {
-            let owners = owners(self.set, pod, claim)?;
+    fn retain(&mut self, pod: &Pod, starting: bool) {
+        let steps = self.retention(pod, starting);
+        self.stage(steps);
+    }
+
+    /// The patches of a pod's claims. A claim that another controller owns is warned of while the pod starts, and when any of its
+    /// claims is patched, as upstream.
+    fn retention(&mut self, pod: &Pod, starting: bool) -> Vec<Step> {
+        let set = self.set;
+        let Some(number) = ordinal(set, &pod.metadata) else { return vec![] };
+        let namespace = &set.metadata.namespace;
+        let names = claims(set, number);
+        let claims: Vec<&Arc<PersistentVolumeClaim>> =
+            names.iter().filter_map(|(_, name, _)| self.claims.get(namespace, name)).collect();
+        let patch = |claim: &&Arc<PersistentVolumeClaim>| {
+            let owners = owners(set, pod, claim)?;
             let meta = &claim.metadata;
             Some(quiet(Write::Patch {
                 target: Target::of::<PersistentVolumeClaim>(namespace, &meta.name),
@@ -377,10 +395,18 @@ impl Work<'_> {
                     "ownerReferences": owners}}),
             }))
         };
-        let names = claims(self.set, number);
-        let steps =
-            names.iter().filter_map(|(_, name, _)| patch(self.claims.get(namespace, name)?)).collect();
-        self.stage(steps);
+        let steps: Vec<Step> = claims.iter().filter_map(patch).collect();
+        if starting || !steps.is_empty() {
+            for claim in claims.into_iter().filter(|claim| conflicting(set, pod, claim)) {
+                let name = &claim.metadata.name;
+                let text = format!(
+                    "PersistentVolumeClaim {name} has a conflicting OwnerReference that acts as a manging controller, the retention policy is ignored for this claim"
+                );
+                let event = EventRecord::warning(self.regarding.clone(), "ConflictingController", text);
+                self.plan = std::mem::take(&mut self.plan).event(event);
+            }
+        }
+        steps
     }
 
     fn condemned(&mut self, pod: &Arc<Pod>, first_sick: Option<&Arc<Pod>>) -> Next {

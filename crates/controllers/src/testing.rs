@@ -57,14 +57,14 @@ pub async fn prepared(
     reconcile(reconciler, view, namespace, name, &[])
 }
 
-/// A plan, one line a write; stages are apart by `--`.
+/// A plan, one line a write; stages are apart by `--`, and by `-- independent` after one that is.
 pub fn text(plan: &Plan) -> String {
     let mut out = String::new();
     for (i, stage) in plan.stages.iter().enumerate() {
-        if i > 0 {
-            out.push_str("--\n");
+        if let Some(before) = i.checked_sub(1).map(|before| &plan.stages[before]) {
+            out.push_str(if before.independent { "-- independent\n" } else { "--\n" });
         }
-        for step in stage {
+        for step in &stage.steps {
             let (verb, body) = match &step.write {
                 Write::Create { body, .. } => ("create".to_owned(), body),
                 Write::Update { body, .. } => ("update".to_owned(), body),

@@ -4,6 +4,8 @@
 //! Invariants:
 //! - One parser serves validation and the controller: a schedule that validation accepts has times.
 //! - Errors have the parser's texts, which users see.
+//! - Time passes evenly: where clocks are put back, what matches in the repeated time comes again; where they are put forward, what
+//!   matches in the skipped time does not come.
 
 use crate::{duration, text::quote};
 use jiff::{
@@ -102,15 +104,19 @@ impl Schedule {
             Times::Fields(fields) => fields,
         };
         let zone = self.zone.as_ref().unwrap_or(zone);
-        let mut from = after.to_zoned(zone.clone()).datetime();
+        let mut from = Timestamp::from_second(after.as_second().checked_add(1)?).ok()?;
+        let last = zone.to_datetime(from).year().checked_add(HORIZON)?;
+        let horizon = Date::new(last.checked_add(1)?, 1, 1).ok()?.at(0, 0, 0, 0);
+        let mut changes = zone.following(from);
+        // Between two changes of the zone's offset, civil time and real time differ by a constant.
         loop {
-            let civil = fields.next(from)?;
-            let at = zone.to_ambiguous_timestamp(civil).compatible().ok()?;
-            // Where clocks are put back or forward the first match may lie before `after`.
-            if at > after {
-                return Some(at);
+            let offset = zone.to_offset(from);
+            let change = changes.next().map(|change| change.timestamp());
+            let end = change.map_or(horizon, |change| offset.to_datetime(change).min(horizon));
+            if let Some(civil) = fields.first(offset.to_datetime(from), end) {
+                return offset.to_timestamp(civil).ok();
             }
-            from = civil;
+            from = change.filter(|change| zone.to_datetime(*change) < horizon)?;
         }
     }
 }
@@ -139,12 +145,14 @@ impl Fields {
         })
     }
 
-    /// The first match after `from`, in civil time.
-    fn next(&self, from: DateTime) -> Option<DateTime> {
+    /// The first match from `from` on and before `end`, in civil time.
+    fn first(&self, from: DateTime, end: DateTime) -> Option<DateTime> {
         let has = |bits: u64, value: i8| bits & (1 << value) != 0;
-        let mut at = from.with().second(0).subsec_nanosecond(0).build().ok()?.checked_add(1.minute()).ok()?;
-        let last = from.year().checked_add(HORIZON)?;
-        while at.year() <= last {
+        let mut at = from.with().second(0).subsec_nanosecond(0).build().ok()?;
+        if at < from {
+            at = at.checked_add(1.minute()).ok()?;
+        }
+        while at < end {
             let date = at.date();
             if !has(self.months, at.month()) {
                 at = date.first_of_month().checked_add(1.month()).ok()?.at(0, 0, 0, 0);

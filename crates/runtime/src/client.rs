@@ -104,6 +104,15 @@ impl Target {
         Target::named([T::GROUP, T::VERSION, T::RESOURCE], namespace, name)
     }
 
+    /// Whether both are the same object or collection, subresources aside.
+    pub fn same_object(&self, other: &Target) -> bool {
+        let Target { group, resource, namespace, name, .. } = self;
+        *name == other.name
+            && *namespace == other.namespace
+            && *resource == other.resource
+            && *group == other.group
+    }
+
     fn named(group_version_resource: [&str; 3], namespace: &str, name: &str) -> Self {
         let [group, version, resource] = group_version_resource.map(str::to_owned);
         let (namespace, name) = (namespace.to_owned(), name.to_owned());

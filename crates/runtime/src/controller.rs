@@ -146,7 +146,18 @@ impl Controller {
         wait: Duration,
         keys: impl Fn(&Change<T>, &View) -> Vec<Key> + Send + Sync + 'static,
     ) -> Self {
-        self.add_source(wait, keys);
+        self.add_source::<T, _>(move |change, view| {
+            keys(change, view).into_iter().map(move |key| (key, wait))
+        });
+        self
+    }
+
+    /// The same, with a wait of its own for each key.
+    pub fn reads_with_waits<T: Projection>(
+        mut self,
+        keys: impl Fn(&Change<T>, &View) -> Vec<(Key, Duration)> + Send + Sync + 'static,
+    ) -> Self {
+        self.add_source::<T, _>(keys);
         self
     }
 
@@ -156,7 +167,7 @@ impl Controller {
 
         impl WorkloadVisitor for Reading<'_> {
             fn visit<W: Workload>(&mut self) {
-                self.0.add_source::<W>(Duration::ZERO, |_, _| vec![]);
+                self.0.add_source::<W, Vec<(Key, Duration)>>(|_, _| vec![]);
             }
         }
 
@@ -164,16 +175,15 @@ impl Controller {
         self
     }
 
-    fn add_source<T: Projection>(
+    fn add_source<T: Projection, K: IntoIterator<Item = (Key, Duration)>>(
         &mut self,
-        wait: Duration,
-        keys: impl Fn(&Change<T>, &View) -> Vec<Key> + Send + Sync + 'static,
+        keys: impl Fn(&Change<T>, &View) -> K + Send + Sync + 'static,
     ) {
         let informer = self.informers.get::<T>();
         let (queue, earlier) = (self.queue.clone(), Arc::<[Source]>::from(&self.sources[..]));
         informer.handle(move |change| {
             let view = View::present(earlier.clone());
-            keys(change, &view).into_iter().for_each(|key| queue.add_after(key, wait));
+            keys(change, &view).into_iter().for_each(|(key, wait)| queue.add_after(key, wait));
         });
         let source = informer.clone();
         self.sources.push(Source::new(move || source.snapshot()));
@@ -359,18 +369,22 @@ impl Worker {
 
     async fn apply(&self, key: &Key, plan: Plan, client: &Client, observing: &Observing<'_>) -> Vec<Failure> {
         plan.events.into_iter().for_each(|e| self.recorder.record(e));
+        let mut failures: Vec<Failure> = vec![];
         for stage in plan.stages {
-            let outcomes: Vec<_> = stream::iter(stage)
+            let mut steps = stage.steps;
+            steps.retain(|step| !failures.iter().any(|f| f.target.same_object(step.write.target())));
+            let outcomes: Vec<_> = stream::iter(steps)
                 .map(|step| self.step(key, step, client, observing))
                 .buffer_unordered(PARALLEL)
                 .collect()
                 .await;
-            let failures: Vec<Failure> = outcomes.into_iter().filter_map(Result::err).collect();
-            if !failures.is_empty() {
-                return failures;
+            let before = failures.len();
+            failures.extend(outcomes.into_iter().filter_map(Result::err));
+            if failures.len() > before && !stage.independent {
+                break;
             }
         }
-        vec![]
+        failures
     }
 
     async fn step(

@@ -1,6 +1,8 @@
 //! A plan: the writes that a reconcile decides on, as data, so that tests can compare it as text.
 //!
-//! Invariant: a stage runs only after all writes of the stages before it have succeeded.
+//! Invariants:
+//! - A stage runs only after all writes of the stages before it have succeeded, those of independent stages aside.
+//! - After a failed write there is none to the same object, or to the same collection, in a later stage.
 
 use crate::{
     client::Target,
@@ -103,11 +105,20 @@ pub struct Step {
     pub on_failure: Option<EventRecord>,
 }
 
+/// Writes that are made side by side.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Stage {
+    /// The writes.
+    pub steps: Vec<Step>,
+    /// Whether a failure holds back only later writes to the same object; otherwise it holds back all of them.
+    pub independent: bool,
+}
+
 /// The result of a reconcile.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Plan {
-    /// Stages in order; the writes of one stage run side by side. A stage runs only if all before it succeeded.
-    pub stages: Vec<Vec<Step>>,
+    /// Stages in order.
+    pub stages: Vec<Stage>,
     /// Recorded whatever the writes do.
     pub events: Vec<EventRecord>,
     /// Reconcile the key again after this delay, even without a change.
@@ -127,10 +138,20 @@ impl Plan {
         self.stage(vec![Step { write, on_success: None, on_failure: None }])
     }
 
-    /// Adds a stage. An empty one is left out.
-    pub fn stage(mut self, steps: Vec<Step>) -> Self {
-        if !steps.is_empty() {
-            self.stages.push(steps);
+    /// Adds a stage; when one of its writes fails, no later stage runs. An empty one is left out.
+    pub fn stage(self, steps: Vec<Step>) -> Self {
+        self.push(Stage { steps, independent: false })
+    }
+
+    /// Adds a stage in which a failed write holds back only later writes to the same object, or to the same collection. The
+    /// plan has failed all the same.
+    pub fn independent(self, steps: Vec<Step>) -> Self {
+        self.push(Stage { steps, independent: true })
+    }
+
+    fn push(mut self, stage: Stage) -> Self {
+        if !stage.steps.is_empty() {
+            self.stages.push(stage);
         }
         self
     }
@@ -167,6 +188,6 @@ impl Plan {
 
     /// All writes in order.
     pub fn writes(&self) -> impl Iterator<Item = &Write> {
-        self.stages.iter().flatten().map(|s| &s.write)
+        self.stages.iter().flat_map(|stage| &stage.steps).map(|s| &s.write)
     }
 }

@@ -100,17 +100,30 @@ fn requirement(requirement: &Value, value: Option<&str>) -> bool {
     }
 }
 
-/// The tolerations of a daemon's pod: its own, and those that every daemon has.
+/// The tolerations of a daemon's pod: its own, and those that every daemon has. One of its own that differs from one of them only in
+/// its seconds is replaced, so that the pod stays for good.
 pub fn tolerations(spec: &Value) -> Vec<Value> {
     let mut all = spec.get("tolerations").and_then(Value::as_array).cloned().unwrap_or_default();
     let network = spec.get("hostNetwork").and_then(Value::as_bool).unwrap_or(false);
     for (key, effect) in TOLERATED.into_iter().chain(network.then_some(NO_NETWORK)) {
         let toleration = json!({"key": key, "operator": "Exists", "effect": effect});
-        if !all.contains(&toleration) {
+        let mut replaced = false;
+        for own in all.iter_mut().filter(|own| same_but_for_seconds(own, &toleration)) {
+            *own = toleration.clone();
+            replaced = true;
+        }
+        if !replaced {
             all.push(toleration);
         }
     }
     all
+}
+
+fn same_but_for_seconds(a: &Value, b: &Value) -> bool {
+    ["key", "effect", "operator", "value"].into_iter().all(|field| {
+        let [a, b] = [a, b].map(|toleration| toleration.get(field).and_then(Value::as_str));
+        a.unwrap_or_default() == b.unwrap_or_default()
+    })
 }
 
 const REQUIRED: &str = "requiredDuringSchedulingIgnoredDuringExecution";

@@ -72,7 +72,7 @@ fn plan_of(
 /// The first words of each line.
 fn verbs(text: &str) -> String {
     text.lines()
-        .filter(|l| *l != "--")
+        .filter(|l| !l.starts_with("--"))
         .map(|l| l.split(" {").next().unwrap_or_default().to_owned())
         .filter(|l| !l.ends_with("/status"))
         .collect::<Vec<_>>()
@@ -126,10 +126,10 @@ fn runs_one_pod_per_node() {
     expect![[r#"
         merge daemonsets/agent/status {"metadata":{"resourceVersion":"7","uid":"d1"},"status":{"currentNumberScheduled":1,"desiredNumberScheduled":2,"numberAvailable":null,"numberMisscheduled":2,"numberReady":0,"numberUnavailable":2,"observedGeneration":1,"updatedNumberScheduled":1}}
         --
+        create pods {"apiVersion":"v1","kind":"Pod","metadata":{"generateName":"agent-","labels":{"app":"agent","controller-revision-hash":"aaa","pod-template-generation":"1"},"ownerReferences":[{"apiVersion":"apps/v1","blockOwnerDeletion":true,"controller":true,"kind":"DaemonSet","name":"agent","uid":"d1"}]},"spec":{"affinity":{"nodeAffinity":{"requiredDuringSchedulingIgnoredDuringExecution":{"nodeSelectorTerms":[{"matchFields":[{"key":"metadata.name","operator":"In","values":["n1"]}]}]}}},"containers":[{"name":"c"}],"tolerations":[{"effect":"NoExecute","key":"node.kubernetes.io/not-ready","operator":"Exists"},{"effect":"NoExecute","key":"node.kubernetes.io/unreachable","operator":"Exists"},{"effect":"NoSchedule","key":"node.kubernetes.io/disk-pressure","operator":"Exists"},{"effect":"NoSchedule","key":"node.kubernetes.io/memory-pressure","operator":"Exists"},{"effect":"NoSchedule","key":"node.kubernetes.io/pid-pressure","operator":"Exists"},{"effect":"NoSchedule","key":"node.kubernetes.io/unschedulable","operator":"Exists"}]}}
+        -- independent
         delete pods/failed {"preconditions":{"uid":"failed"}}
         delete pods/driven-out {"preconditions":{"uid":"driven-out"}}
-        --
-        create pods {"apiVersion":"v1","kind":"Pod","metadata":{"generateName":"agent-","labels":{"app":"agent","controller-revision-hash":"aaa","pod-template-generation":"1"},"ownerReferences":[{"apiVersion":"apps/v1","blockOwnerDeletion":true,"controller":true,"kind":"DaemonSet","name":"agent","uid":"d1"}]},"spec":{"affinity":{"nodeAffinity":{"requiredDuringSchedulingIgnoredDuringExecution":{"nodeSelectorTerms":[{"matchFields":[{"key":"metadata.name","operator":"In","values":["n1"]}]}]}}},"containers":[{"name":"c"}],"tolerations":[{"effect":"NoExecute","key":"node.kubernetes.io/not-ready","operator":"Exists"},{"effect":"NoExecute","key":"node.kubernetes.io/unreachable","operator":"Exists"},{"effect":"NoSchedule","key":"node.kubernetes.io/disk-pressure","operator":"Exists"},{"effect":"NoSchedule","key":"node.kubernetes.io/memory-pressure","operator":"Exists"},{"effect":"NoSchedule","key":"node.kubernetes.io/pid-pressure","operator":"Exists"},{"effect":"NoSchedule","key":"node.kubernetes.io/unschedulable","operator":"Exists"}]}}
         event: Warning FailedDaemonPod: Found failed daemon pod ns/failed on node n2, will try to kill it
     "#]].assert_eq(&plan(set.clone(), nodes, pods, vec![revision(&set, "aaa", 1)]));
 }
@@ -245,4 +245,44 @@ fn deletes_old_revisions() {
     on_delete["spec"]["updateStrategy"] = json!({"type": "OnDelete"});
     expect!["delete controllerrevisions/agent-r2; delete controllerrevisions/agent-r3"]
         .assert_eq(&verbs(&plan(on_delete, vec![node("n1", json!([]))], pods, others)));
+}
+
+#[test]
+fn refused_pods_do_not_keep_what_has_to_go() {
+    let set = set(json!({}));
+    let nodes = (1..=6).map(|i| node(&format!("n{i}"), json!([])));
+    let mut extra = pod("extra", "n6", "aaa", true);
+    extra["metadata"]["creationTimestamp"] = ago(10).into();
+    let pods = vec![pod("first", "n6", "aaa", true), extra];
+    let view = View::default()
+        .with(snapshot::<DaemonSet>([set.clone()]))
+        .with(snapshot::<Node>(nodes))
+        .with(snapshot::<Pod>(pods))
+        .with(snapshot::<ControllerRevision>([revision(&set, "aaa", 1)]));
+    let plan = reconcile(&DaemonSets::default(), &view, "ns", "agent", &[]);
+    let stage = |stage: &kaji_runtime::plan::Stage| {
+        let deletes = stage.steps.iter().filter(|s| matches!(s.write, Write::Delete { .. })).count();
+        (stage.steps.len() - deletes, deletes, stage.independent)
+    };
+    // After the status.
+    let stages: Vec<_> = plan.stages.iter().skip(1).map(stage).collect();
+    assert_eq!(stages, [(1, 0, true), (2, 0, true), (2, 0, true), (0, 1, false)]);
+}
+
+#[test]
+fn tolerations_of_every_daemon_replace_its_own() {
+    let own = |key: &str, operator: &str, effect: &str| json!({"key": key, "operator": operator, "effect": effect, "tolerationSeconds": 30});
+    let spec = json!({"tolerations": [
+        own("node.kubernetes.io/not-ready", "Exists", "NoExecute"),
+        own("node.kubernetes.io/unreachable", "Equal", "NoExecute"),
+        {"key": "special", "operator": "Exists"},
+    ]});
+    let all: Vec<String> = tolerations(&spec).iter().map(Value::to_string).collect();
+    expect![[r#"
+        {"effect":"NoExecute","key":"node.kubernetes.io/not-ready","operator":"Exists"}
+        {"effect":"NoExecute","key":"node.kubernetes.io/unreachable","operator":"Equal","tolerationSeconds":30}
+        {"key":"special","operator":"Exists"}
+        {"effect":"NoExecute","key":"node.kubernetes.io/unreachable","operator":"Exists"}"#]]
+    .assert_eq(&all[..4].join("\n"));
+    assert_eq!(all.len(), 8);
 }

@@ -2,7 +2,7 @@
 //! (`Rollout::rolling_update`) or recreation (`Rollout::recreate`).
 
 use super::{
-    API_VERSION, HASH_LABEL, equal_ignoring_hash,
+    API_VERSION, HASH_LABEL, equal_ignoring_hash, rollback,
     sets::{Bounds, REVISION, Set, rolls},
     status, template_hash,
 };
@@ -44,6 +44,8 @@ pub struct Rollout<'a> {
     conditions: Vec<Condition>,
     revision: Option<String>,
     status: Option<DeploymentStatus>,
+    /// The revision to go back to, before anything else is done.
+    rollback: Option<i64>,
     /// Whether a stuck rollout is to be noticed.
     watched: bool,
 }
@@ -65,6 +67,7 @@ impl<'a> Rollout<'a> {
             conditions: d.status.conditions.clone(),
             revision: None,
             status: None,
+            rollback: None,
             watched: false,
         }
     }
@@ -77,6 +80,12 @@ impl<'a> Rollout<'a> {
         }
         self.note_pause();
         self.sync_revision();
+        self.rollback = rollback::revision(self.d).filter(|_| !self.d.spec.paused);
+        if self.rollback.is_some() {
+            // The present template has a revision, too.
+            self.new_set();
+            return;
+        }
         if self.d.spec.paused || self.scaled_by_user() {
             self.scale();
             if self.d.spec.paused {
@@ -372,6 +381,9 @@ impl<'a> Rollout<'a> {
         }
         let existing = self.sets.iter().filter(|s| !s.seen.metadata.uid.is_empty());
         plan = plan.stage(existing.filter_map(|s| s.step(&regarding)).collect()).stage(self.cleanup);
+        if let Some(revision) = self.rollback {
+            return rollback::add(plan, self.d, &self.sets, revision);
+        }
         let meta = &self.d.metadata;
         let revision = self.revision.filter(|r| meta.annotations.get(REVISION) != Some(r));
         let status = self.status.as_ref().filter(|s| **s != self.d.status);

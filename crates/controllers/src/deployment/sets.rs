@@ -19,14 +19,16 @@ pub const REVISION_HISTORY: &str = "deployment.kubernetes.io/revision-history";
 pub const DESIRED: &str = "deployment.kubernetes.io/desired-replicas";
 /// The same with surge.
 pub const MAX: &str = "deployment.kubernetes.io/max-replicas";
+/// The revision to go back to: `spec.rollbackTo` of former APIs.
+pub const ROLLBACK_TO: &str = "deprecated.deployment.rollback.to";
 /// Annotations of a deployment that are not its replica sets'.
-const NOT_COPIED: [&str; 6] = [
+pub const NOT_COPIED: [&str; 6] = [
     "kubectl.kubernetes.io/last-applied-configuration",
     REVISION,
     REVISION_HISTORY,
     DESIRED,
     MAX,
-    "deprecated.deployment.rollback.to",
+    ROLLBACK_TO,
 ];
 /// Longest revision history, in bytes.
 const HISTORY_LIMIT: usize = 2000;

@@ -76,7 +76,7 @@ fn simulate(mut d: Value, mut sets: Vec<Value>) -> String {
     for _ in 0..30 {
         let plan = reconcile(&Deployments, &view(d.clone(), sets.clone(), vec![]), "ns", "web", &[]);
         let mut progress = false;
-        for step in plan.stages.iter().flatten() {
+        for step in plan.stages.iter().flat_map(|stage| &stage.steps) {
             if let Some(event) = &step.on_success {
                 let _ = writeln!(out, "{}", event.message);
             }
@@ -199,6 +199,41 @@ fn rollback_reuses_the_old_replica_set() {
         --
         merge /apis/apps/v1/namespaces/ns/deployments/web/status {"metadata":{"annotations":{"deployment.kubernetes.io/revision":"951"},"resourceVersion":"9","uid":"d1"},"status":{"availableReplicas":2,"collisionCount":null,"conditions":[{"lastTransitionTime":"2025-01-01T12:00:00Z","lastUpdateTime":"2025-01-01T12:00:00Z","message":"Deployment has minimum availability.","reason":"MinimumReplicasAvailable","status":"True","type":"Available"},{"lastTransitionTime":"2025-01-01T12:00:00Z","lastUpdateTime":"2025-01-01T12:00:00Z","message":"ReplicaSet \"web-old\" is progressing.","reason":"ReplicaSetUpdated","status":"True","type":"Progressing"}],"observedGeneration":1,"readyReplicas":2,"replicas":2,"terminatingReplicas":0,"unavailableReplicas":1,"updatedReplicas":null}}
     "#]].assert_eq(&plan(deployment(2, "i:1"), sets, &[]));
+}
+
+#[test]
+fn an_annotation_asks_for_a_rollback() {
+    let run = |image: &str, to: &str| {
+        let mut d = deployment(2, image);
+        d["metadata"]["annotations"][sets::ROLLBACK_TO] = to.into();
+        d["metadata"]["annotations"][sets::REVISION] = "950".into();
+        let mut old = set("old", "i:1", 100, 0, 0, 2);
+        old["metadata"]["annotations"] = json!({sets::REVISION: "900", "cause": "old"});
+        plan(d, vec![old, set("new", "i:2", 50, 2, 2, 2)], &[])
+    };
+    let back = run("i:2", "900");
+    expect![[r#"
+        strategic /apis/apps/v1/namespaces/ns/deployments/web {"metadata":{"annotations":{"cause":"old","deprecated.deployment.rollback.to":null,"note":null},"resourceVersion":"9","uid":"d1"},"spec":{"template":{"$patch":"replace","metadata":{"labels":{"app":"web"}},"spec":{"containers":[{"image":"i:1","name":"c"}]}}}}
+            ok: Normal DeploymentRollback: Rolled back deployment "web" to revision 900
+    "#]].assert_eq(&back);
+    // The last revision is the one before the present one.
+    assert_eq!(run("i:2", "0"), back);
+    let given_up = |text: &str| text.replace("/apis/apps/v1/namespaces/ns/deployments/", "");
+    expect![[r#"
+        strategic web {"metadata":{"annotations":{"deprecated.deployment.rollback.to":null},"resourceVersion":"9","uid":"d1"}}
+        event: Warning DeploymentRollbackRevisionNotFound: Unable to find the revision to rollback to.
+    "#]].assert_eq(&given_up(&run("i:2", "7")));
+    expect![[r#"
+        strategic web {"metadata":{"annotations":{"deprecated.deployment.rollback.to":null},"resourceVersion":"9","uid":"d1"}}
+        event: Warning DeploymentRollbackTemplateUnchanged: The rollback revision contains the same template as current deployment "web"
+    "#]].assert_eq(&given_up(&run("i:2", "950")));
+    // Without a set of the present template that comes first; it is revision 951 then.
+    let text = run("i:3", "951");
+    let verbs: Vec<&str> = text.lines().filter(|l| !l.starts_with("    ")).collect();
+    assert!(verbs[0].starts_with("create ") && verbs[2].starts_with("strategic "), "{text}");
+    assert!(text.contains("DeploymentRollbackTemplateUnchanged"), "{text}");
+    // What is no number is ignored.
+    assert!(!run("i:2", "x").contains("strategic"));
 }
 
 #[test]

@@ -136,7 +136,7 @@ impl World {
         let mut left = most;
         for stage in &plan.stages {
             let mut failed = vec![];
-            for step in stage {
+            for step in &stage.steps {
                 if left == 0 {
                     return vec![];
                 }

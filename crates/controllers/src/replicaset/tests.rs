@@ -68,7 +68,7 @@ fn limits_creations_per_plan() {
         .with(ObjectSnapshot::of([object::<ReplicaSet>(set(10_000, json!({})))]))
         .with(ObjectSnapshot::<Pod>::default());
     let plan = reconcile(&ReplicaSets::<ReplicaSet>(PhantomData), &view, "ns", "web", &[]);
-    let sizes: Vec<usize> = plan.stages.iter().map(Vec::len).collect();
+    let sizes: Vec<usize> = plan.stages.iter().map(|stage| stage.steps.len()).collect();
     assert_eq!(sizes, [1, 2, 4, 8, 16, 32, 64, 128, 245, 1]);
 }
 

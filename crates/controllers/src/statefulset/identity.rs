@@ -2,7 +2,7 @@
 
 use kaji_runtime::{
     Meta, OwnerRef, Projection,
-    objects::{PersistentVolumeClaim, Pod, StatefulSet, Workload},
+    objects::{ClaimRetentionPolicy, PersistentVolumeClaim, Pod, StatefulSet, Workload},
 };
 use serde_json::{Value, json};
 
@@ -96,19 +96,38 @@ pub fn stale<T: Projection>(claim: &PersistentVolumeClaim, meta: &Meta) -> bool 
     claim.metadata.owner_references.iter().find(|o| refers::<T>(o, meta)).is_some_and(|o| o.uid != meta.uid)
 }
 
+/// Whether the retention policy deletes claims: with the set, and with pods that it has too many of.
+fn deletes(set: &StatefulSet) -> (bool, bool) {
+    let deletes = |when: fn(&ClaimRetentionPolicy) -> &String| {
+        set.spec.persistent_volume_claim_retention_policy.as_ref().is_some_and(|p| when(p) == "Delete")
+    };
+    (deletes(|p| &p.when_deleted), deletes(|p| &p.when_scaled))
+}
+
+/// Whether a claim that the retention policy would delete has another controller, or a former set or pod of these names.
+pub fn conflicting(set: &StatefulSet, pod: &Pod, claim: &PersistentVolumeClaim) -> bool {
+    deletes(set) != (false, false)
+        && claim.metadata.owner_references.iter().any(|owner| {
+            if refers::<StatefulSet>(owner, &set.metadata) {
+                owner.uid != set.metadata.uid
+            } else if refers::<Pod>(owner, &pod.metadata) {
+                owner.uid != pod.metadata.uid
+            } else {
+                owner.controller
+            }
+        })
+}
+
 /// The owners that a claim should have by the set's retention policy; `None` when they are right.
 /// Source: KEP-1847.
 pub fn owners(set: &StatefulSet, pod: &Pod, claim: &PersistentVolumeClaim) -> Option<Vec<OwnerRef>> {
-    let deletes = |when: fn(&kaji_runtime::objects::ClaimRetentionPolicy) -> &String| {
-        set.spec.persistent_volume_claim_retention_policy.as_ref().is_some_and(|p| when(p) == "Delete")
-    };
-    let (deleted, scaled) = (deletes(|p| &p.when_deleted), deletes(|p| &p.when_scaled));
+    let (deleted, scaled) = deletes(set);
     if stale::<StatefulSet>(claim, &set.metadata) || stale::<Pod>(claim, &pod.metadata) {
         return None;
     }
     let current = &claim.metadata.owner_references;
     let ours = |o: &OwnerRef| refers::<StatefulSet>(o, &set.metadata) || refers::<Pod>(o, &pod.metadata);
-    let foreign = (deleted || scaled) && current.iter().any(|o| !ours(o) && o.controller);
+    let foreign = conflicting(set, pod, claim);
     let condemned = !ordinal(set, &pod.metadata).is_some_and(|n| in_range(set, n));
     let mut wanted: Vec<OwnerRef> = current.iter().filter(|o| !ours(o)).cloned().collect();
     let reference = |meta: &Meta, api_version: String, kind: &str| OwnerRef {

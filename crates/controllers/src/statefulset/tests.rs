@@ -128,6 +128,57 @@ fn creates_claims_before_pods_and_applies_their_policy() {
     "#]].assert_eq(&text);
 }
 
+/// A set of one replica with a policy of order and one of deletion, and its claim with owners.
+fn claimed(order: &str, policy: &str, owners: Value) -> (Value, Value) {
+    let template = json!([{"metadata": {"name": "data"}, "spec": {}}]);
+    let policy = json!({"whenDeleted": policy, "whenScaled": "Retain"});
+    let spec = json!({"replicas": 1, "podManagementPolicy": order, "volumeClaimTemplates": template,
+        "persistentVolumeClaimRetentionPolicy": policy});
+    let claim = json!({"metadata": {"name": "data-db-0", "namespace": "ns", "uid": "c", "resourceVersion": "4",
+        "ownerReferences": owners}});
+    (set(spec, json!({})), claim)
+}
+
+fn pending() -> Value {
+    let mut pod = pod(0, "new", false);
+    pod["status"]["phase"] = "Pending".into();
+    pod
+}
+
+#[test]
+fn claims_get_their_owners_before_the_pod_is_ready() {
+    let patch = r#"merge persistentvolumeclaims/data-db-0 {"metadata":{"ownerReferences":[{"apiVersion":"apps/v1","blockOwnerDeletion":true,"controller":true,"kind":"StatefulSet","name":"db","uid":"s1"}],"resourceVersion":"4","uid":"c"}}"#;
+    for order in ["OrderedReady", "Parallel"] {
+        // While the pod is pending, and beside its creation: the pod may be refused.
+        for pods in [vec![pending()], vec![]] {
+            let (set, claim) = claimed(order, "Delete", json!([]));
+            let creates = pods.is_empty();
+            let text = plan(set, pods, vec![claim]);
+            assert_eq!(text.matches(patch).count(), 1, "{text}");
+            let stage = text.split("--\n").find(|stage| stage.contains(patch)).unwrap();
+            assert_eq!(stage.contains("create pods"), creates, "{text}");
+        }
+    }
+}
+
+#[test]
+fn claims_of_other_controllers_are_warned_of() {
+    let owner = json!([{"apiVersion": "example.com/v1", "kind": "Database", "name": "x", "uid": "x", "controller": true}]);
+    let warnings = |policy: &str, pods: Vec<Value>| {
+        let (set, claim) = claimed("OrderedReady", policy, owner.clone());
+        let text = plan(set, pods, vec![claim]);
+        assert!(!text.contains("merge persistentvolumeclaims"), "{text}");
+        text.lines().filter(|l| l.starts_with("event")).map(|l| l.to_owned() + "\n").collect::<String>()
+    };
+    let expected = expect![[r#"
+        event: Warning ConflictingController: PersistentVolumeClaim data-db-0 has a conflicting OwnerReference that acts as a manging controller, the retention policy is ignored for this claim
+    "#]];
+    expected.assert_eq(&warnings("Delete", vec![pending()]));
+    expected.assert_eq(&warnings("Delete", vec![]));
+    assert_eq!(warnings("Delete", vec![pod(0, "new", true)]), "");
+    assert_eq!(warnings("Retain", vec![pending()]), "");
+}
+
 #[test]
 fn scales_down_from_the_highest_ordinal() {
     let one = || set(json!({"replicas": 1}), json!({}));

@@ -199,6 +199,44 @@ async fn records_the_event_of_a_failed_step_and_skips_later_stages() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_failure_in_an_independent_stage_holds_back_only_later_writes_to_its_object() {
+    let mut f = Fixture::new(&[item("a", 5, 1)], |_, _, cx| {
+        if !cx.failures.is_empty() {
+            return Plan::nothing();
+        }
+        let quiet = |write| Step { write, on_success: None, on_failure: None };
+        let mark = |name: &str| {
+            let body = json!({"value": 2});
+            let target = target(name).subresource("status");
+            quiet(Write::Patch { target, kind: PatchKind::Merge, body })
+        };
+        let delete = |name: &str| quiet(Write::Delete { target: target(name), options: json!({}) });
+        let both = ["refused", "other"];
+        Plan::nothing()
+            .independent(both.map(mark).into())
+            .stage(both.map(delete).into())
+            .then(patch("last"))
+            .then(patch("refused"))
+    })
+    .await;
+    for _ in 0..2 {
+        let mark = f.write().await;
+        if mark.uri == "/apis/test/v1/namespaces/ns/items/refused/status" {
+            mark.status(403, "Forbidden");
+        } else {
+            assert_eq!(mark.uri, "/apis/test/v1/namespaces/ns/items/other/status");
+            mark.json(200, &json!({}));
+        }
+    }
+    f.server.expect(Method::DELETE, "/apis/test/v1/namespaces/ns/items/other").await.json(200, &json!({}));
+    f.server.expect(Method::PATCH, "/apis/test/v1/namespaces/ns/items/last").await.json(200, &json!({}));
+    // The key is retried with what failed.
+    assert_eq!(f.called().await, ("a".into(), vec![]));
+    assert_eq!(f.called().await, ("a".into(), vec![403]));
+    assert!(f.server.idle());
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_panic_retries_its_key_and_leaves_other_keys_alone() {
     let panicked = std::sync::atomic::AtomicBool::new(false);
     let mut f = Fixture::new(&[item("a", 5, 1), item("b", 6, 1)], move |_, key, _| {

@@ -6,6 +6,7 @@
 
 mod volumes;
 
+use volumes::RawVolumes;
 pub use volumes::{ClaimVolume, Volumes};
 
 use crate::{
@@ -231,6 +232,8 @@ pub struct SharedPodSpec {
     pub active_deadline_seconds: Option<i64>,
     /// Service account.
     pub service_account_name: String,
+    /// Images of volumes.
+    pub volume_images: Box<[Box<str>]>,
     /// Uses the node's network.
     pub host_network: bool,
     /// Uses the node's users; so it does where this is not set.
@@ -258,7 +261,7 @@ struct RawPodSpec {
     node_name: Text,
     hostname: Box<str>,
     affinity: Option<Box<Value>>,
-    volumes: Volumes,
+    volumes: RawVolumes,
     scheduler_name: String,
     node_selector: BTreeMap<String, String>,
     tolerations: Box<[Toleration]>,
@@ -304,6 +307,7 @@ impl<'de> Deserialize<'de> for PodSpec {
             termination_grace_period_seconds: raw.termination_grace_period_seconds,
             active_deadline_seconds: raw.active_deadline_seconds,
             service_account_name: raw.service_account_name,
+            volume_images: raw.volumes.images,
             host_network: raw.host_network,
             host_users: raw.host_users,
             subdomain: raw.subdomain,
@@ -318,7 +322,7 @@ impl<'de> Deserialize<'de> for PodSpec {
             node_name: raw.node_name,
             hostname: raw.hostname,
             affinity: raw.affinity,
-            volumes: raw.volumes,
+            volumes: raw.volumes.own,
             shared: Shared::new(shared),
         })
     }

@@ -1,12 +1,11 @@
-//! What the volumes of a pod refer to: claims, secrets, and the templates of claims that are made for the pod.
+//! What the volumes of a pod refer to: claims, secrets, images, and the templates of claims that are made for the pod.
 
 use super::Named;
 use serde::Deserialize;
 use serde_json::Value;
 
 /// What a pod's volumes refer to.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
-#[serde(from = "Option<Vec<Volume>>")]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Volumes {
     /// Volumes that are claims.
     pub claims: Box<[ClaimVolume]>,
@@ -14,6 +13,16 @@ pub struct Volumes {
     pub secrets: Box<[Box<str>]>,
     /// Templates of the claims that are made for the pod, after the names of their volumes.
     pub templates: Box<[(Box<str>, Value)]>,
+}
+
+/// The volumes of a pod as they are decoded.
+#[derive(Default, Deserialize)]
+#[serde(from = "Option<Vec<Volume>>")]
+pub(super) struct RawVolumes {
+    /// What may differ between the pods of one template.
+    pub own: Volumes,
+    /// The images that are volumes.
+    pub images: Box<[Box<str>]>,
 }
 
 /// A volume that is a claim.
@@ -36,6 +45,13 @@ struct Claim {
 #[serde(rename_all = "camelCase", default)]
 struct EphemeralSource {
     volume_claim_template: Value,
+}
+
+/// An image that is a volume.
+#[derive(Default, Deserialize)]
+#[serde(default)]
+struct ImageSource {
+    reference: Box<str>,
 }
 
 /// A source that names a secret.
@@ -71,6 +87,7 @@ struct Volume {
     name: Box<str>,
     persistent_volume_claim: Option<Claim>,
     ephemeral: Option<EphemeralSource>,
+    image: Option<ImageSource>,
     secret: Option<SecretSource>,
     azure_file: Option<SecretSource>,
     projected: Option<Projected>,
@@ -112,17 +129,21 @@ impl Volume {
     }
 }
 
-impl From<Option<Vec<Volume>>> for Volumes {
+impl From<Option<Vec<Volume>>> for RawVolumes {
     fn from(volumes: Option<Vec<Volume>>) -> Self {
         let mut volumes = volumes.unwrap_or_default();
         let template = |volume: &mut Volume| {
             let template = volume.ephemeral.as_mut().map(|e| std::mem::take(&mut e.volume_claim_template))?;
             Some((volume.name.clone(), template))
         };
-        Volumes {
-            templates: volumes.iter_mut().filter_map(template).collect(),
-            claims: volumes.iter().filter_map(Volume::claim).collect(),
-            secrets: volumes.into_iter().flat_map(Volume::secrets).collect(),
+        let image = |volume: &mut Volume| volume.image.take().map(|image| image.reference);
+        RawVolumes {
+            images: volumes.iter_mut().filter_map(image).collect(),
+            own: Volumes {
+                templates: volumes.iter_mut().filter_map(template).collect(),
+                claims: volumes.iter().filter_map(Volume::claim).collect(),
+                secrets: volumes.into_iter().flat_map(Volume::secrets).collect(),
+            },
         }
     }
 }
