@@ -2,6 +2,8 @@
 //!
 //! Invariants:
 //! - A pod that was not bound leaves no reservation: whatever fails, the state comes back for unreserving.
+//! - Statuses have upstream's texts: a failure begins with its extension point, a rejection by a permit is that of the chosen node.
+//! - A rejection after the permits names no plugin: there is another attempt after the backoff, whatever happens meanwhile.
 //! - Until it begins to bind its pod, a cycle can be ended.
 //! - A pod that is not bound at once has its node in `status.nominatedNodeName` before anything is waited for or prepared, so that
 //!   autoscalers keep the node, and a scheduler that starts meanwhile keeps the decision (KEP-5278).
@@ -10,14 +12,15 @@ mod hold;
 
 use crate::{
     extenders::ExtenderCalls,
-    framework::{BindContext, Binding, CycleState, Outcome, Points, Profile, Status},
+    framework::{BindContext, Binding, CycleState, Outcome, Permit, PermitWait, Points, Profile, Status},
     metrics::{Ending, Point, extension},
     status_writer::status_patch,
 };
+use futures_util::future::{BoxFuture, try_join_all};
 pub use hold::Hold;
-use kaji_meta::time::Clock;
+use kaji_meta::{duration, time::Clock};
 use kaji_runtime::{Client, EventRecord, Key, PatchKind, Target, Write, objects::Pod, time};
-use std::{sync::Arc, time::Duration};
+use std::sync::Arc;
 use tokio::time::Instant;
 
 /// What binding a pod needs beside its context.
@@ -26,8 +29,8 @@ pub struct BindingCycle {
     pub context: BindContext,
     /// What plugins keep.
     pub state: CycleState,
-    /// The longest wait that a permit plugin asked for.
-    pub wait: Option<Duration>,
+    /// The plugins that the pod waits for.
+    pub waits: Vec<PermitWait>,
     /// One of them may bind the pod.
     pub extenders: Arc<ExtenderCalls>,
     /// Whether the pod's status may name the node.
@@ -53,29 +56,21 @@ impl BindingCycle {
 
     async fn run_to_end(&mut self, profile: &Profile, clock: &dyn Clock) -> Outcome {
         let preparing = pre_flight(profile, &self.context, &self.state);
-        if self.wait.is_some() || !preparing.is_empty() {
+        if !self.waits.is_empty() || !preparing.is_empty() {
             self.nominate().await;
         } else {
             self.hold.begin_to_bind()?;
         }
         let (context, state) = (&self.context, &mut self.state);
-        if let Some(wait) = self.wait {
-            let (began, since) = (time::instant(clock), Instant::now());
-            let permitted = async {
-                tokio::select! {
-                    biased;
-                    permitted = permitted(profile, context) => permitted,
-                    () = time::sleep_until(clock, began + wait) => {
-                        Err(Status::unschedulable(format!("pod {} timed out waiting on permit", context.pod.key())))
-                    }
-                }
-            };
-            let waited = self.hold.unless_ended(permitted).await;
+        if !self.waits.is_empty() {
+            let since = Instant::now();
+            let waited = self.hold.unless_ended(permitted(profile, context, &self.waits, clock)).await;
             profile.meter.permit_waited(Ending::from(&waited), since);
-            waited?;
+            let words = || "waiting on permit for pod: ".to_owned();
+            waited.map_err(|status| status.failed(words).of_chosen_node())?;
         }
         let since = Instant::now();
-        let prepared = self.hold.unless_ended(pre_bind(profile, &preparing, context, state)).await;
+        let prepared = pre_bind(profile, &preparing, &self.hold, (context, state)).await;
         profile.meter.observe(Point::PreBind, Ending::from(&prepared), since);
         prepared?;
         self.hold.begin_to_bind()?;
@@ -128,7 +123,7 @@ impl BindingCycle {
                     since,
                 );
             }
-            if bound.map_err(|s| s.by(points.plugin.name()))? == Binding::Bound {
+            if bound.map_err(|status| after_permits(status, "Bind", points))? == Binding::Bound {
                 return Ok(());
             }
         }
@@ -171,32 +166,64 @@ fn pre_flight<'a>(profile: &'a Profile, context: &BindContext, state: &CycleStat
     preparing
 }
 
-/// Runs the pre-binds of plugins, one after another.
+/// Runs the pre-binds of plugins, one after another, until the binding is ended.
 async fn pre_bind(
     profile: &Profile,
     preparing: &[&Points],
-    context: &BindContext,
-    state: &mut CycleState,
+    hold: &Hold,
+    (context, state): (&BindContext, &mut CycleState),
 ) -> Outcome {
     for points in preparing {
         let Some(point) = &points.pre_bind else { continue };
         let since = Instant::now();
-        let prepared = point.pre_bind(context, state).await;
+        let prepared = hold.unless_ended(point.pre_bind(context, state)).await;
         if state.timed {
             let at = (points.plugin.name(), extension::PRE_BIND);
             profile.meter.executed(at, Ending::from(&prepared), since);
         }
-        prepared.map_err(|s| s.by(points.plugin.name()))?;
+        prepared.map_err(|status| after_permits(status, "PreBind", points))?;
     }
     Ok(())
 }
 
-/// Resolves once every permit plugin lets the pod pass.
-async fn permitted(profile: &Profile, context: &BindContext) -> Outcome {
-    for points in profile.points() {
-        if let Some(point) = &points.permit {
-            point.permitted(&context.pod, &context.node).await.map_err(|s| s.by(points.plugin.name()))?;
+/// What a plugin says at a point after the permits.
+fn after_permits(status: Status, point: &str, points: &Points) -> Status {
+    Status { plugin: "", ..status.at(point, points.plugin.name()) }
+}
+
+/// Resolves once all plugins that the pod waits for let it pass.
+async fn permitted(
+    profile: &Profile,
+    context: &BindContext,
+    waits: &[PermitWait],
+    clock: &dyn Clock,
+) -> Outcome {
+    let began = time::instant(clock);
+    let mut all: Vec<BoxFuture<'_, Outcome>> = vec![];
+    for wait in waits {
+        let points = profile.points().find(|points| points.plugin.name() == wait.plugin);
+        if let Some(point) = points.and_then(|points| points.permit.as_deref()) {
+            all.push(Box::pin(one_permitted(point, context, *wait, (clock, began))));
         }
     }
-    Ok(())
+    try_join_all(all).await.map(drop)
+}
+
+/// Resolves once one plugin lets the pod pass, or the pod has waited for it too long.
+async fn one_permitted(
+    point: &dyn Permit,
+    context: &BindContext,
+    PermitWait { plugin, longest }: PermitWait,
+    (clock, began): (&dyn Clock, Instant),
+) -> Outcome {
+    let permitted = tokio::select! {
+        biased;
+        permitted = point.permitted(&context.pod, &context.node) => permitted,
+        () = time::sleep_until(clock, began + longest) => {
+            let longest = duration::format(longest);
+            let text = format!("rejected due to timeout after waiting {longest} at plugin {plugin}");
+            Err(Status::unschedulable(text))
+        }
+    };
+    permitted.map_err(|status| status.by(plugin))
 }

@@ -3,10 +3,12 @@
 //!
 //! Invariants:
 //! - What a file says is in force, or the file is refused; for fields of the process that can have no effect there is a warning.
+//! - Fields are known and have values of their types at every depth (`fields`), before anything else is looked at.
 //! - A profile has one plugin that orders the queue, the same in all profiles, and one that binds at least.
 //!
 //! Source: Kubernetes, "Scheduler Configuration" (`kubescheduler.config.k8s.io/v1`).
 
+mod fields;
 mod process;
 #[cfg(test)]
 mod tests;
@@ -16,14 +18,21 @@ pub use process::{ClientConnection, LeaderElection, ProcessConfiguration};
 use crate::{
     extenders::{self, Extenders},
     framework::{Points, Profile, ProfileConfig, profile::Weighted},
-    plugins::{self, Entry},
+    plugins::{
+        self, Entry,
+        arguments::{items, number, text},
+    },
     scheduling_queue::Backoffs,
 };
-use kaji_meta::{Features, TypeMeta};
+use kaji_meta::{
+    Features, Path, TypeMeta,
+    field::{self, Error, ErrorList},
+};
 use serde_json::{Value, json};
 use std::{collections::BTreeMap, time::Duration};
 
 const KIND: &str = "KubeSchedulerConfiguration";
+const GROUP: &str = "kubescheduler.config.k8s.io";
 const VERSION: &str = "kubescheduler.config.k8s.io/v1";
 
 /// Why a configuration is refused.
@@ -102,43 +111,33 @@ impl Configuration {
         if let Err(error) = TypeMeta::of(&raw).expect(KIND, &[VERSION]) {
             return invalid(format!("{error}: expected {KIND} of {VERSION}"));
         }
+        fields::check(&raw).map_err(ConfigurationError::Invalid)?;
         Self::of(&raw, features)
     }
 
     fn of(raw: &Value, features: Features) -> Result<Self, ConfigurationError> {
-        const KNOWN: &[&str] = &[
-            "apiVersion",
-            "clientConnection",
-            "delayCacheUntilActive",
-            "enableContentionProfiling",
-            "enableProfiling",
-            "extenders",
-            "kind",
-            "leaderElection",
-            "parallelism",
-            "percentageOfNodesToScore",
-            "podInitialBackoffSeconds",
-            "podMaxBackoffSeconds",
-            "profiles",
-        ];
-        only_known(raw, KNOWN, "")?;
         let process = ProcessConfiguration::parse(raw)?;
         let extenders = extenders::parse(&raw["extenders"]).and_then(Extenders::new);
         let extenders = extenders.map_err(ConfigurationError::Invalid)?;
-        let percentage = percentage(raw)?;
+        let percentage = percentage(raw, &Path::root())?;
         let backoffs = backoffs(raw)?;
-        let none = [Value::Null];
-        let list = match &raw["profiles"] {
-            Value::Null => &none[..],
-            Value::Array(list) => list,
-            _ => return invalid("profiles: must be a list"),
-        };
-        if list.is_empty() {
-            return invalid("profiles: Required value");
-        }
+        let given: Vec<&Value> = items(&raw["profiles"]).collect();
+        let list = if given.is_empty() { vec![&Value::Null] } else { given };
         let mut profiles: Vec<Profile> = vec![];
-        for raw in list {
-            let mut profile = profile(raw, percentage, features, &extenders.ignored_resources())?;
+        for (place, raw) in list.iter().copied().enumerate() {
+            let path = Path::new("profiles").index(place);
+            let name = match &raw["schedulerName"] {
+                Value::Null if list.len() == 1 => "default-scheduler",
+                name => name.as_str().unwrap_or_default(),
+            };
+            if name.is_empty() {
+                return invalid(Error::required(&path.child("schedulerName"), "").to_string());
+            }
+            let config = ProfileConfig {
+                scheduler_name: name.to_owned(),
+                percentage_of_nodes_to_score: self::percentage(raw, &path)?.or(percentage),
+            };
+            let mut profile = profile(raw, config, (&path, features), &extenders.ignored_resources())?;
             if !extenders.is_empty() {
                 profile = profile.extended();
             }
@@ -153,7 +152,7 @@ impl Configuration {
 }
 
 fn backoffs(raw: &Value) -> Result<Backoffs, ConfigurationError> {
-    let seconds = |key: &str, default: i64| match number(raw, key)?.unwrap_or(default) {
+    let seconds = |key: &str, default: i64| match number(raw, key, default) {
         seconds if seconds > 0 => Ok(seconds.unsigned_abs()),
         seconds => invalid(format!("{key}: Invalid value: {seconds}: must be greater than 0")),
     };
@@ -166,28 +165,14 @@ fn backoffs(raw: &Value) -> Result<Backoffs, ConfigurationError> {
     Ok(Backoffs { initial: Duration::from_secs(first), max: Duration::from_secs(last) })
 }
 
-/// A whole number, if the field is there.
-fn number(raw: &Value, key: &str) -> Result<Option<i64>, ConfigurationError> {
-    match &raw[key] {
-        Value::Null => Ok(None),
-        value => match value.as_i64() {
-            Some(number) => Ok(Some(number)),
-            None => invalid(format!("{key}: {value} is no whole number")),
-        },
-    }
-}
-
-fn only_known(raw: &Value, known: &[&str], path: &str) -> Result<(), ConfigurationError> {
-    let unknown = raw.as_object().and_then(|raw| raw.keys().find(|key| !known.contains(&key.as_str())));
-    unknown.map_or(Ok(()), |key| invalid(format!("{path}{key}: this scheduler does not support the field")))
-}
-
-fn percentage(raw: &Value) -> Result<Option<u32>, ConfigurationError> {
-    match number(raw, "percentageOfNodesToScore")? {
+/// `percentageOfNodesToScore` of the configuration, or of a profile.
+fn percentage(raw: &Value, path: &Path) -> Result<Option<u32>, ConfigurationError> {
+    const FIELD: &str = "percentageOfNodesToScore";
+    match raw[FIELD].as_i64() {
         None => Ok(None),
         Some(percent @ 0..=100) => Ok(u32::try_from(percent).ok()),
         Some(percent) => {
-            invalid(format!("percentageOfNodesToScore: Invalid value: {percent}: not in valid range [0-100]"))
+            invalid(Error::invalid(&path.child(FIELD), percent, "not in valid range [0-100]").to_string())
         }
     }
 }
@@ -201,25 +186,17 @@ struct Chosen {
 
 fn profile(
     raw: &Value,
-    default_percentage: Option<u32>,
-    features: Features,
+    config: ProfileConfig,
+    (path, features): (&Path, Features),
     ignored: &[&str],
 ) -> Result<Profile, ConfigurationError> {
-    only_known(
-        raw,
-        &["schedulerName", "percentageOfNodesToScore", "plugins", "pluginConfig"],
-        "profiles[].",
-    )?;
-    let scheduler_name = raw["schedulerName"].as_str().unwrap_or("default-scheduler").to_owned();
-    let mut args = arguments(&raw["pluginConfig"], features)?;
+    let mut args = arguments(&raw["pluginConfig"], &path.child("pluginConfig"), features)?;
     let fit = args.get(FIT).map_or(Value::Null, |args| (*args).clone());
     let fit = ignoring(fit, ignored);
     if !ignored.is_empty() {
         args.insert(FIT, &fit);
     }
     let sets = &raw["plugins"];
-    let known: Vec<&str> = POINTS.iter().copied().chain(["multiPoint"]).chain(PLACEMENT_POINTS).collect();
-    only_known(sets, &known, "profiles[].plugins.")?;
     for point in PLACEMENT_POINTS {
         if let Some((name, _)) = enabled(&sets[point]).next() {
             entry(name, features)?;
@@ -246,9 +223,7 @@ fn profile(
     for point in POINTS {
         adjust(&mut chosen, point, &sets[point], (&args, features))?;
     }
-    check(&chosen, &scheduler_name)?;
-    let percentage_of_nodes_to_score = percentage(raw)?.or(default_percentage);
-    let config = ProfileConfig { scheduler_name, percentage_of_nodes_to_score };
+    check(&chosen, &config.scheduler_name)?;
     let chosen = chosen.into_iter().filter(|c| !c.points.is_empty());
     Ok(Profile::new(config, chosen.map(|c| Weighted { points: c.points, weight: c.weight }).collect()))
 }
@@ -341,32 +316,45 @@ fn entry(name: &str, features: Features) -> Result<&'static Entry, Configuration
 
 fn choose(entry: &'static Entry, args: &BTreeMap<&str, &Value>) -> Result<Chosen, ConfigurationError> {
     let args = args.get(entry.name).copied().unwrap_or(&Value::Null);
-    match (entry.build)(args) {
-        Ok(points) => Ok(Chosen { entry, weight: entry.weight, points }),
-        Err(error) => invalid(format!("initializing plugin {:?}: {error}", entry.name)),
+    let wrong = match &entry.arguments {
+        None if !args.is_null() => format!("plugin {} takes no arguments", entry.name),
+        // The arguments of all others are looked at before any plugin is made, as upstream's are.
+        Some(arguments) if entry.name == FIT => field::aggregate(&(arguments.validate)(args, &Path::root())),
+        _ => String::new(),
+    };
+    if !wrong.is_empty() {
+        return invalid(format!("initializing plugin {:?}: {wrong}", entry.name));
     }
+    Ok(Chosen { entry, weight: entry.weight, points: (entry.build)(args) })
 }
 
-fn arguments(raw: &Value, features: Features) -> Result<BTreeMap<&str, &Value>, ConfigurationError> {
-    let mut args = BTreeMap::new();
-    for raw in raw.as_array().into_iter().flatten() {
-        let name = entry(raw["name"].as_str().unwrap_or_default(), features)?.name;
-        if args.insert(name, &raw["args"]).is_some() {
-            return invalid(format!("repeated config for plugin {name}"));
+/// The arguments of plugins, by the plugins' names: valid, but for those of [`FIT`].
+fn arguments<'a>(
+    raw: &'a Value,
+    path: &Path,
+    features: Features,
+) -> Result<BTreeMap<&'a str, &'a Value>, ConfigurationError> {
+    let (mut args, mut errors) = (BTreeMap::new(), ErrorList::new());
+    for (place, raw) in items(raw).enumerate() {
+        let (entry, path) = (entry(text(raw, "name"), features)?, path.index(place));
+        if args.insert(entry.name, &raw["args"]).is_some() {
+            errors.push(Error::duplicate(&path, entry.name));
+        }
+        if let Some(arguments) = entry.arguments.as_ref().filter(|_| entry.name != FIT) {
+            errors.extend((arguments.validate)(&raw["args"], &path.child("args")));
         }
     }
-    Ok(args)
+    if errors.is_empty() { Ok(args) } else { invalid(field::aggregate(&errors)) }
 }
 
 fn disabled(set: &Value, name: &str) -> bool {
-    let list = set["disabled"].as_array().into_iter().flatten();
-    list.filter_map(|plugin| plugin["name"].as_str()).any(|disabled| disabled == name || disabled == "*")
+    let mut list = items(&set["disabled"]).map(|plugin| text(plugin, "name"));
+    list.any(|disabled| disabled == name || disabled == "*")
 }
 
 fn enabled(set: &Value) -> impl Iterator<Item = (&str, Option<i64>)> {
-    let list = set["enabled"].as_array().into_iter().flatten();
-    list.filter_map(|plugin| {
+    items(&set["enabled"]).map(|plugin| {
         let weight = plugin["weight"].as_i64().filter(|weight| *weight != 0);
-        Some((plugin["name"].as_str()?, weight))
+        (text(plugin, "name"), weight)
     })
 }

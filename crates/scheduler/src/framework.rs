@@ -25,9 +25,9 @@ pub use listers::{Listers, Reads};
 pub use nominator::Nominator;
 pub use pod_groups::PodGroups;
 pub use points::{
-    Bind, BindContext, Binding, Cycle, Filter, NodeNames, Nomination, Permission, Permit, Plugin, Points,
-    PostBind, PostFilter, PostFiltered, PreBind, PreEnqueue, PreFilter, PreFiltered, PreScore, PreScored,
-    QueueSort, Reserve, Score,
+    Bind, BindContext, Binding, Cycle, Filter, NodeNames, Nomination, Permission, Permit, PermitWait, Plugin,
+    Points, PostBind, PostFilter, PostFiltered, PreBind, PreEnqueue, PreFilter, PreFiltered, PreScore,
+    PreScored, QueueSort, Reserve, Score,
 };
 pub use profile::{Profile, ProfileConfig};
 pub use state::CycleState;

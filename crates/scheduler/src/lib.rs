@@ -7,7 +7,7 @@
 //! - `schedule_one`: one decision, pure; `memory`: what decisions about equal pods have in common.
 //! - `scheduling_queue`, `scheduler`, `changes`, `binding`, `preemption`, `status_writer`, `metrics`: the loop around it.
 //! - `extenders`: servers of the user that have a say in decisions, and the calls to them.
-//! - `configuration`: profiles, extenders and the process, of a configuration file.
+//! - `configuration`: profiles, extenders and the process, of a configuration file; `strict`: what its fields may be.
 //! - `verdicts`: what each node says to a pod, for explanations.
 //!
 //! Invariants: a node's requested resources are the sum over its bound and assumed pods, each counted once; an
@@ -35,6 +35,7 @@ mod scheduling_queue;
 mod snapshot;
 mod spreading;
 mod status_writer;
+mod strict;
 #[cfg(test)]
 pub(crate) mod testing;
 mod verdicts;

@@ -2,8 +2,10 @@
 //!
 //! Invariants:
 //! - Plugins decide purely: they read the cycle and their state. Only `PreBind` and `Bind` call the API.
+//! - A plugin is made of arguments of which the fields are known, the types right and the values valid.
 //! - Filters run in the table's order; the reasons of the first one that rejects a node are reported.
 
+pub(crate) mod arguments;
 mod default_binder;
 mod default_preemption;
 mod dynamic_resources;
@@ -30,12 +32,13 @@ pub use default_preemption::{Candidate, best as best_candidate};
 pub use taint_toleration::tolerates;
 
 use crate::framework::{Outcome, Points, Status};
+use arguments::Arguments;
 use kaji_meta::Features;
 use kaji_runtime::objects::{Node, Taint};
 use serde_json::Value;
 
 /// Makes a plugin of its arguments in a configuration (`null` for none).
-pub type Build = fn(&Value) -> Result<Points, String>;
+pub type Build = fn(&Value) -> Points;
 
 /// A plugin's line in the table.
 pub struct Entry {
@@ -43,6 +46,8 @@ pub struct Entry {
     pub name: &'static str,
     /// The factor of its score in a node's total; 0 if it scores nothing.
     pub weight: i64,
+    /// Its arguments, if it takes any.
+    pub arguments: Option<Arguments>,
     /// Makes it.
     pub build: Build,
 }
@@ -79,17 +84,6 @@ pub fn available(features: Features) -> impl Iterator<Item = &'static Entry> {
         .filter(move |entry| features.generic_workload || entry.name != gang_scheduling::PLUGIN.name)
 }
 
-/// For plugins that take no arguments.
-///
-/// # Errors
-/// If there are any.
-fn no_arguments(name: &str, args: &Value) -> Result<(), String> {
-    match args {
-        Value::Null => Ok(()),
-        _ => Err(format!("plugin {name} takes no arguments")),
-    }
-}
-
 /// A taint that keeps pods off, as cordoning does.
 fn unschedulable_taint() -> Taint {
     Taint { key: "node.kubernetes.io/unschedulable".into(), effect: "NoSchedule".into(), ..Taint::default() }
@@ -117,7 +111,7 @@ mod tests {
         assert_eq!(names.len(), PLUGINS.len());
         assert!(PLUGINS.len() <= 64, "a profile keeps a bit for each");
         for entry in PLUGINS {
-            let points = (entry.build)(&Value::Null).unwrap();
+            let points = (entry.build)(&Value::Null);
             assert_eq!(points.plugin.name(), entry.name);
             assert!(!points.is_empty(), "{}", entry.name);
             assert_eq!(points.score.is_some(), entry.weight > 0, "{}", entry.name);

@@ -333,11 +333,13 @@ fn make_room(
         result.nomination = Nomination::Clear;
         return Decision::Unschedulable(result);
     };
-    match made.status {
-        Err(status) if !status.is_rejection() => tracing::warn!(%status, "a post-filter failed"),
-        Err(status) if status.reasons.is_empty() => {}
-        Err(status) => result.message = format!("{} {}", result.message, status.message()),
-        Ok(()) => {}
+    if let Err(status) = made.status {
+        if !status.is_rejection() {
+            tracing::warn!(%status, "a post-filter failed");
+        }
+        if !status.reasons.is_empty() {
+            result.message = format!("{} {status}", result.message);
+        }
     }
     result.nomination = made.nomination;
     result.victims = made.victims;

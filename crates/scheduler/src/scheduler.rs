@@ -19,8 +19,8 @@ use crate::{
     configuration::Configuration,
     extenders::ExtenderCalls,
     framework::{
-        BindContext, Code, Cycle, CycleState, Event, Listers, Nomination, Nominator, Outcome, Profile, Reads,
-        Status,
+        BindContext, Code, Cycle, CycleState, Event, Listers, Nomination, Nominator, Outcome, PermitWait,
+        Profile, Reads, Status,
     },
     memory::Memory,
     metrics::{AttemptResult, Metrics},
@@ -39,7 +39,6 @@ use kaji_runtime::{
 use std::{
     collections::{BTreeSet, HashMap, HashSet},
     sync::Arc,
-    time::Duration,
 };
 use tokio::{
     sync::{OwnedSemaphorePermit, Semaphore, mpsc, watch},
@@ -271,7 +270,7 @@ impl Scheduler {
             Decision::Bind(chosen) => {
                 let assumed = self.assume(profile, popped, &chosen.node, chosen.state);
                 match assumed {
-                    Ok((state, wait)) => return Some(self.binding_cycle(popped, chosen.node, state, wait)),
+                    Ok((state, waits)) => return Some(self.binding_cycle(popped, chosen.node, state, waits)),
                     Err(status) => self.reject(popped, &status, began),
                 }
             }
@@ -304,14 +303,14 @@ impl Scheduler {
         schedule_pod(profile, &cycle, &mut self.memory)
     }
 
-    /// Counts a pod on its node, reserves for it, and asks for permits.
+    /// Counts a pod on its node, reserves for it, and asks for permits: what plugins keep, and those that the pod waits for.
     fn assume(
         &mut self,
         profile: &Profile,
         popped: &Popped,
         node: &str,
         mut state: CycleState,
-    ) -> Outcome<(CycleState, Option<Duration>)> {
+    ) -> Outcome<(CycleState, Vec<PermitWait>)> {
         self.cache.assume(&popped.info, node);
         let cycle = Cycle {
             pod: &popped.info,
@@ -325,12 +324,13 @@ impl Scheduler {
             let permitted = profile.permit(&cycle, &mut state, node);
             permitted.inspect_err(|_| profile.unreserve(&popped.info, &mut state, node))
         });
-        let wait = permitted.inspect_err(|_| {
+        let waits = permitted.map_err(|status| {
             self.cache.forget(&popped.key, popped.info.uid());
+            status.of_chosen_node()
         })?;
         // A pod that has its node needs no room on another.
         self.nominator.remove(popped.info.uid());
-        Ok((state, wait))
+        Ok((state, waits))
     }
 
     fn binding_cycle(
@@ -338,7 +338,7 @@ impl Scheduler {
         popped: &Popped,
         node: String,
         state: CycleState,
-        wait: Option<Duration>,
+        waits: Vec<PermitWait>,
     ) -> BindingCycle {
         let context = BindContext {
             pod: popped.info.clone(),
@@ -353,7 +353,7 @@ impl Scheduler {
             profile: self.profiles[popped.profile].config.scheduler_name.as_str().into(),
         };
         let extenders = self.extenders.clone();
-        BindingCycle { context, state, wait, extenders, nominated: false, hold: Hold::default() }
+        BindingCycle { context, state, waits, extenders, nominated: false, hold: Hold::default() }
     }
 
     /// Binds a pod; without a permit, as soon as one is free.
@@ -464,7 +464,8 @@ impl Scheduler {
         }
     }
 
-    /// A plugin rejected a pod after its node was chosen, or something failed. Its nomination ends, as upstream's.
+    /// A plugin rejected a pod after its node was chosen, or something failed. Its nomination ends, as upstream's. A rejection by
+    /// no plugin, as that of a pre-bind, is followed by another attempt after the backoff, as a failure is.
     fn reject(&mut self, popped: &Popped, status: &Status, began: Instant) {
         let now = self.now();
         self.nominator.remove(popped.info.uid());

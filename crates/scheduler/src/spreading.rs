@@ -40,7 +40,7 @@ impl SpreadConstraint {
         }
     }
 
-    /// Of the `topologySpreadConstraints` of a pod with these labels, or of a configuration.
+    /// Of the `topologySpreadConstraints` of a pod with these labels, or of a configuration. Both were validated before.
     pub fn parse_all(raw: Option<&Value>, labels: &BTreeMap<String, String>) -> Box<[Self]> {
         let list = raw.and_then(Value::as_array).into_iter().flatten();
         list.map(|raw| Self::parse(raw, labels)).collect()

@@ -1,5 +1,6 @@
 //! Fixtures of the plugins' tests: nodes, bound pods and other objects as JSON; decisions as text.
 
+pub mod answering;
 pub mod extender;
 
 use crate::{

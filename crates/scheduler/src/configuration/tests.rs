@@ -75,7 +75,7 @@ fn what_is_not_understood_is_refused() {
         the scheduler configuration is invalid: plugin "DefaultBinder" does not extend Filter plugin
         the scheduler configuration is invalid: at least one bind plugin is needed for profile with scheduler name "default-scheduler"
         the scheduler configuration is invalid: only one queue sort plugin required for profile with scheduler name "default-scheduler", but got 0
-        the scheduler configuration is invalid: initializing plugin "DefaultPreemption": minCandidateNodesPercentage: Invalid value: 101: not in valid range
+        the scheduler configuration is invalid: profiles[0].pluginConfig[0].args.minCandidateNodesPercentage: Invalid value: 101: not in valid range [0, 100]
         the scheduler configuration is invalid: initializing plugin "NodeName": plugin NodeName takes no arguments
         the scheduler configuration is invalid: no kind "Pod" is registered for version "": expected KubeSchedulerConfiguration of kubescheduler.config.k8s.io/v1
         true"#]].assert_eq(&lines.join("\n"));
@@ -140,17 +140,17 @@ fn fields_of_the_process_are_in_force_or_warned_about() {
         the scheduler configuration is invalid: leaderElection.retryPeriod: Invalid value: -1s: must be greater than zero
         the scheduler configuration is invalid: leaderElection.retryPeriod: time: invalid duration "often"
         the scheduler configuration is invalid: leaderElection.resourceLock: Invalid value: "endpoints": resourceLock value must be "leases"
-        the scheduler configuration is invalid: unknown field `lease`, expected one of `leaderElect`, `leaseDuration`, `renewDeadline`, `retryPeriod`, `resourceLock`, `resourceName`, `resourceNamespace`
+        the scheduler configuration is invalid: strict decoding error: unknown field "leaderElection.lease"
         the scheduler configuration is invalid: clientConnection.burst: Invalid value: -1: must be non-negative
-        the scheduler configuration is invalid: invalid type: string "fast", expected f64
-        the scheduler configuration is invalid: invalid type: integer `7`, expected struct RawConnection
+        the scheduler configuration is invalid: json: cannot unmarshal string into Go struct field ClientConnectionConfiguration.clientConnection.qps of type float32
+        the scheduler configuration is invalid: json: cannot unmarshal number into Go struct field KubeSchedulerConfiguration.clientConnection of type v1alpha1.ClientConnectionConfiguration
         the scheduler configuration is invalid: parallelism: Invalid value: 0: should be an integer value greater than zero
-        the scheduler configuration is invalid: invalid type: string "many", expected i32
-        the scheduler configuration is invalid: invalid type: integer `3`, expected a boolean
-        the scheduler configuration is invalid: podMaxBackoffSeconds: "soon" is no whole number
-        the scheduler configuration is invalid: percentageOfNodesToScore: "half" is no whole number
-        the scheduler configuration is invalid: healthzBindAddress: this scheduler does not support the field
-        the scheduler configuration is invalid: profiles: must be a list"#]].assert_eq(&lines.join("\n"));
+        the scheduler configuration is invalid: json: cannot unmarshal string into Go struct field KubeSchedulerConfiguration.parallelism of type int32
+        the scheduler configuration is invalid: json: cannot unmarshal number into Go struct field KubeSchedulerConfiguration.enableProfiling of type bool
+        the scheduler configuration is invalid: json: cannot unmarshal string into Go struct field KubeSchedulerConfiguration.podMaxBackoffSeconds of type int64
+        the scheduler configuration is invalid: json: cannot unmarshal string into Go struct field KubeSchedulerConfiguration.percentageOfNodesToScore of type int32
+        the scheduler configuration is invalid: strict decoding error: unknown field "healthzBindAddress"
+        the scheduler configuration is invalid: json: cannot unmarshal string into Go struct field KubeSchedulerConfiguration.profiles of type []v1.KubeSchedulerProfile"#]].assert_eq(&lines.join("\n"));
 }
 
 #[test]
@@ -183,4 +183,182 @@ fn extenders_are_of_all_profiles_and_hide_resources_from_them() {
         ignoring(json!({"ignoredResources": ["x.y/z"], "scoringStrategy": 1}), &["a.b/c"]),
         json!({"ignoredResources": ["a.b/c"], "scoringStrategy": 1})
     );
+}
+
+/// Why a file is refused.
+fn refused(rest: &str) -> String {
+    show(rest).replace("the scheduler configuration is invalid: ", "")
+}
+
+#[test]
+fn fields_are_known_at_every_depth() {
+    let config = |config: &str| refused(&format!("profiles:\n- pluginConfig: [{config}]\n"));
+    let lines = [
+        refused("profiles:\n- plugins: {filter: {disable: [{name: NodeName}]}}\n"),
+        refused("profiles:\n- plugins: {filter: {enabled: [{name: NodeName, weigth: 1}]}, filters: {}}\n"),
+        refused("profiles:\n- plugins: {filter: [{name: NodeName}]}\n"),
+        refused("profiles:\n- plugins: {score: {enabled: [{name: NodeName, weight: high}]}}\n"),
+        refused("extenders: [{urlPrefix: 'http://x', filterVerbs: f}]\n"),
+        config("{name: NodeResourcesFit, arg: {}}"),
+        config(
+            "{name: NodeResourcesFit, args: {scoringStrategy: {requestedToCapacityRatio: {shape: [{Score: 2, Utilization: 1}]}}}}",
+        ),
+        config("{name: VolumeBinding, args: {x: 1}}, {name: NodeAffinity, args: {addedAffinity: {z: 1}}}"),
+        config(
+            "{name: DefaultPreemption, args: {apiVersion: kubescheduler.config.k8s.io/v1, kind: InterPodAffinityArgs}}",
+        ),
+        config("{name: DefaultPreemption, args: {kind: NodeNameArgs}}"),
+        config("{name: DefaultPreemption, args: {apiVersion: kubescheduler.config.k8s.io/v1beta3}}"),
+        config("{name: InterPodAffinity, args: {hardPodAffinityWeight: heavy}}"),
+        config("{name: PodTopologySpread, args: {defaultConstraints: [{maxSkew: '1'}]}}"),
+        config("{name: DynamicResources, args: {filterTimeout: soon}}"),
+        config("{name: NodeAffinity, args: 7}"),
+        config("{name: NodeAffinity}, {name: NodeAffinity, args: {}}"),
+        refused("profiles:\n- schedulerName: a\n- plugins: {}\n"),
+        refused("profiles:\n- schedulerName: ''\n"),
+        refused("profiles:\n- percentageOfNodesToScore: -1\n"),
+        refused("profiles:\n- plugins: {filter: {enabled: [{}]}}\n"),
+    ];
+    expect_test::expect![[r#"
+        strict decoding error: unknown field "profiles[0].plugins.filter.disable"
+        strict decoding error: unknown field "profiles[0].plugins.filter.enabled[0].weigth", unknown field "profiles[0].plugins.filters"
+        json: cannot unmarshal array into Go struct field Plugins.profiles.plugins.filter of type v1.PluginSet
+        json: cannot unmarshal string into Go struct field Plugin.profiles.plugins.score.enabled.weight of type int32
+        strict decoding error: unknown field "extenders[0].filterVerbs"
+        strict decoding error: unknown field "profiles[0].pluginConfig[0].arg"
+        strict decoding error: decoding .profiles[0].pluginConfig[0]: strict decoding error: decoding args for plugin NodeResourcesFit: strict decoding error: unknown field "scoringStrategy.requestedToCapacityRatio.shape[0].Score", unknown field "scoringStrategy.requestedToCapacityRatio.shape[0].Utilization"
+        strict decoding error: decoding .profiles[0].pluginConfig[0]: strict decoding error: decoding args for plugin VolumeBinding: strict decoding error: unknown field "x", decoding .profiles[0].pluginConfig[1]: strict decoding error: decoding args for plugin NodeAffinity: strict decoding error: unknown field "addedAffinity.z"
+        decoding .profiles[0].pluginConfig[0]: args for plugin DefaultPreemption were not of type DefaultPreemptionArgs.kubescheduler.config.k8s.io, got InterPodAffinityArgs.kubescheduler.config.k8s.io
+        decoding .profiles[0].pluginConfig[0]: decoding args for plugin DefaultPreemption: no kind "NodeNameArgs" is registered for version "kubescheduler.config.k8s.io/v1"
+        decoding .profiles[0].pluginConfig[0]: decoding args for plugin DefaultPreemption: no kind "DefaultPreemptionArgs" is registered for version "kubescheduler.config.k8s.io/v1beta3"
+        decoding .profiles[0].pluginConfig[0]: decoding args for plugin InterPodAffinity: json: cannot unmarshal string into Go struct field InterPodAffinityArgs.hardPodAffinityWeight of type int32
+        decoding .profiles[0].pluginConfig[0]: decoding args for plugin PodTopologySpread: json: cannot unmarshal string into Go struct field TopologySpreadConstraint.defaultConstraints.maxSkew of type int32
+        decoding .profiles[0].pluginConfig[0]: decoding args for plugin DynamicResources: filterTimeout: time: invalid duration "soon"
+        decoding .profiles[0].pluginConfig[0]: decoding args for plugin NodeAffinity: json: cannot unmarshal number into Go value of type v1.NodeAffinityArgs
+        profiles[0].pluginConfig[1]: Duplicate value: "NodeAffinity"
+        profiles[1].schedulerName: Required value
+        profiles[0].schedulerName: Required value
+        profiles[0].percentageOfNodesToScore: Invalid value: -1: not in valid range [0-100]
+        plugin "" does not exist"#]]
+    .assert_eq(&lines.join("\n"));
+}
+
+#[test]
+fn what_is_not_given_is_as_upstream_has_it() {
+    for file in [
+        "profiles: []\n",
+        "profiles: [null]\n",
+        "profiles:\n- {plugins: null, pluginConfig: null}\n",
+        "profiles:\n- {plugins: {filter: {enabled: null}}, pluginConfig: [{name: NodeAffinity, args: null}]}\n",
+        "profiles:\n- pluginConfig: [{name: NodeResourcesFit, args: {kind: NodeResourcesFitArgs, scoringStrategy: {type: LeastAllocated, resources: [{name: cpu, weight: 0}]}}}]\n",
+    ] {
+        assert_eq!(show(file), show(""), "{file}");
+    }
+}
+
+/// What is wrong with a plugin's arguments.
+fn args(plugin: &str, args: &str) -> String {
+    refused(&format!("profiles:\n- pluginConfig: [{{name: {plugin}, args: {args}}}]\n"))
+        .replace("profiles[0].pluginConfig[0].args.", "")
+}
+
+#[test]
+fn arguments_are_validated() {
+    let lines = [
+        args("DefaultPreemption", "{minCandidateNodesPercentage: 0, minCandidateNodesAbsolute: 0}"),
+        args("DefaultPreemption", "{minCandidateNodesAbsolute: -1}"),
+        args("InterPodAffinity", "{hardPodAffinityWeight: 101}"),
+        args("NodeResourcesBalancedAllocation", "{resources: [{name: cpu}, {name: cpu, weight: 2}]}"),
+        args("VolumeBinding", "{bindTimeoutSeconds: -1}"),
+        args("VolumeBinding", "{shape: [{utilization: 0, score: 10}]}"),
+        args("DynamicResources", "{filterTimeout: -1s, bindingTimeout: 500ms}"),
+    ];
+    expect_test::expect![[r#"
+        [minCandidateNodesPercentage: Invalid value: 0: cannot be zero at the same time as minCandidateNodesAbsolute, minCandidateNodesAbsolute: Invalid value: 0: cannot be zero at the same time as minCandidateNodesPercentage]
+        minCandidateNodesAbsolute: Invalid value: -1: not in valid range [0, inf)
+        hardPodAffinityWeight: Invalid value: 101: not in valid range [0, 100]
+        [resources[1].name: Duplicate value: "cpu", resources[1].weight: Invalid value: 2: must be 1]
+        bindTimeoutSeconds: Invalid value: -1: invalid BindTimeoutSeconds, should not be a negative value
+        shape: Invalid value: [{"Utilization":0,"Score":10}]: unexpected field `shape`, remove it or turn on the feature gate StorageCapacityScoring
+        [filterTimeout: Invalid value: "-1s": must be zero or positive, bindingTimeout: Invalid value: "500ms": must be at least 1 second]"#]]
+    .assert_eq(&lines.join("\n"));
+}
+
+#[test]
+fn the_strategy_of_scores_is_validated() {
+    let fit = |strategy: &str| args("NodeResourcesFit", &format!("{{scoringStrategy: {strategy}}}"));
+    let lines = [
+        args("NodeResourcesFit", "{ignoredResourceGroups: [a/b]}"),
+        fit("{}"),
+        fit("{type: Best}"),
+        fit("{type: MostAllocated, resources: [{name: cpu, weight: 101}]}"),
+        fit("{type: MostAllocated, requestedToCapacityRatio: {}}"),
+        fit("{type: RequestedToCapacityRatio}"),
+        fit("{type: RequestedToCapacityRatio, requestedToCapacityRatio: {}}"),
+        fit(
+            "{type: RequestedToCapacityRatio, requestedToCapacityRatio: {shape: [{utilization: 50, score: 11}, {utilization: 40}]}}",
+        ),
+    ];
+    expect_test::expect![[r#"
+        initializing plugin "NodeResourcesFit": ignoredResourceGroups[0]: Invalid value: "a/b": resource group name can't contain '/'
+        initializing plugin "NodeResourcesFit": scoringStrategy.type: Unsupported value: "": supported values: "LeastAllocated", "MostAllocated", "RequestedToCapacityRatio"
+        initializing plugin "NodeResourcesFit": scoringStrategy.type: Unsupported value: "Best": supported values: "LeastAllocated", "MostAllocated", "RequestedToCapacityRatio"
+        initializing plugin "NodeResourcesFit": scoringStrategy.resources[0].weight: Invalid value: 101: resource weight of cpu not in valid range (0, 100]
+        initializing plugin "NodeResourcesFit": scoringStrategy.requestedToCapacityRatio: Forbidden: must be nil when type is not RequestedToCapacityRatio
+        initializing plugin "NodeResourcesFit": scoringStrategy.requestedToCapacityRatio: Required value: must be specified when type is RequestedToCapacityRatio
+        initializing plugin "NodeResourcesFit": scoringStrategy.requestedToCapacityRatio.shape: Required value: at least one point must be specified
+        initializing plugin "NodeResourcesFit": [scoringStrategy.requestedToCapacityRatio.shape[1].utilization: Invalid value: 40: values must be sorted in increasing order, scoringStrategy.requestedToCapacityRatio.shape[0].score: Invalid value: 11: not in valid range [0, 10]]"#]]
+    .assert_eq(&lines.join("\n"));
+}
+
+#[test]
+fn default_constraints_are_validated() {
+    let spread = |constraints: &str| {
+        args("PodTopologySpread", &format!("{{defaultingType: List, defaultConstraints: [{constraints}]}}"))
+    };
+    let lines = [
+        args("PodTopologySpread", "{defaultingType: Mine}"),
+        args(
+            "PodTopologySpread",
+            "{defaultConstraints: [{maxSkew: 1, topologyKey: zone, whenUnsatisfiable: ScheduleAnyway}]}",
+        ),
+        spread("{}"),
+        spread("{maxSkew: 1, topologyKey: zone, whenUnsatisfiable: Sometimes}"),
+        spread(
+            "{maxSkew: 1, topologyKey: zone, whenUnsatisfiable: DoNotSchedule, labelSelector: {}}, {maxSkew: 2, topologyKey: zone, whenUnsatisfiable: DoNotSchedule}",
+        ),
+    ];
+    expect_test::expect![[r#"
+        defaultingType: Unsupported value: "Mine": supported values: "System", "List"
+        defaultingType: Invalid value: "System": when .defaultConstraints are not empty
+        [defaultConstraints[0].maxSkew: Invalid value: 0: not in valid range (0, inf), defaultConstraints[0].topologyKey: Required value: can not be empty, defaultConstraints[0].whenUnsatisfiable: Required value: can not be empty]
+        defaultConstraints[0].whenUnsatisfiable: Unsupported value: "Sometimes": supported values: "DoNotSchedule", "ScheduleAnyway"
+        [defaultConstraints[0].labelSelector: Forbidden: constraint must not define a selector, as they deduced for each pod, defaultConstraints[1]: Duplicate value: "{zone, DoNotSchedule}"]"#]]
+    .assert_eq(&lines.join("\n"));
+}
+
+#[test]
+fn added_affinity_is_validated() {
+    let required = |term: &str| {
+        let rule = "requiredDuringSchedulingIgnoredDuringExecution";
+        args("NodeAffinity", &format!("{{addedAffinity: {{{rule}: {{nodeSelectorTerms: [{{}}, {term}]}}}}}}"))
+            .replace(&format!("addedAffinity.{rule}.nodeSelectorTerms"), "TERMS")
+    };
+    let lines = [
+        required("{matchExpressions: [{key: a, operator: Is}]}"),
+        required("{matchExpressions: [{key: a, operator: In}, {key: a, operator: Gt, values: [b]}]}"),
+        required("{matchFields: [{key: metadata.name, operator: Exists}]}"),
+        required("{matchFields: [{key: metadata.name, operator: In, values: [a, b]}]}"),
+        args(
+            "NodeAffinity",
+            "{addedAffinity: {preferredDuringSchedulingIgnoredDuringExecution: [{preference: {matchExpressions: [{}]}}, {weight: 1, preference: {matchExpressions: [{key: a, operator: Exists, values: [b]}]}}]}}",
+        ),
+    ];
+    expect_test::expect![[r#"
+        TERMS[1].matchExpressions[0].operator: Unsupported value: "Is": supported values: "In", "NotIn", "Exists", "DoesNotExist", "Gt", "Lt"
+        [TERMS[1].matchExpressions[0].values: Invalid value: null: for 'in', 'notin' operators, values set can't be empty, TERMS[1].matchExpressions[1].values[0]: Invalid value: "b": for 'Gt', 'Lt' operators, the value must be an integer]
+        TERMS[1].matchFields[0].operator: Unsupported value: "Exists": supported values: "In", "NotIn"
+        TERMS[1].matchFields[0].values: Invalid value: ["a","b"]: must have one element
+        addedAffinity.preferredDuringSchedulingIgnoredDuringExecution[1].matchExpressions[0].values: Invalid value: ["b"]: values set must be empty for exists and does not exist"#]]
+    .assert_eq(&lines.join("\n"));
 }

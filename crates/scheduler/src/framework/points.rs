@@ -195,6 +195,15 @@ pub enum Permission {
     Wait(Duration),
 }
 
+/// A plugin that a pod waits for before it is bound.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct PermitWait {
+    /// Its name.
+    pub plugin: &'static str,
+    /// How long at most.
+    pub longest: Duration,
+}
+
 /// Holds a pod back before it is bound.
 pub trait Permit: Send + Sync {
     /// Once the node is reserved.

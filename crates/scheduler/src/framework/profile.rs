@@ -4,12 +4,14 @@
 //! without them: neither their coming nor their staying away makes the decision wrong.
 
 mod prepared;
+#[cfg(test)]
+mod tests;
 
 pub use prepared::Prepared;
 
 use super::{
     Code, Cycle, CycleState, Event, EventInterest, Filter, Hint, Listers, NodeStatuses, Nomination, Outcome,
-    Permission, Plugin, Points, PostFiltered, PreFiltered, PreScored, QueueSort, Score, Status,
+    Permission, PermitWait, Plugin, Points, PostFiltered, PreFiltered, PreScored, QueueSort, Score, Status,
     points::MAX_SCORE,
 };
 use crate::{
@@ -198,7 +200,7 @@ impl Profile {
             }
             match filtered {
                 Err(status) if status.code == Code::Unschedulable => rejected = Some(status.by(name)),
-                Err(status) => return Err(status.by(name)),
+                Err(status) => return Err(status.at("PreFilter", name)),
                 Ok(PreFiltered::AllNodes) => {}
                 Ok(PreFiltered::Skip) => state.skip_filter |= 1 << place,
                 Ok(PreFiltered::Nodes(nodes)) => {
@@ -225,7 +227,7 @@ impl Profile {
     /// Runs all filters on one node, as it is: every rejection, not only the first.
     pub fn filter_all(&self, cycle: &Cycle<'_>, state: &CycleState, node: &NodeInfo) -> Vec<Status> {
         let asked = self.filters.iter().filter(|filter| state.skip_filter & (1 << filter.place) == 0);
-        asked.filter_map(|filter| filter.run(cycle, state, node).err()).collect()
+        asked.filter_map(|filter| filter.ask(cycle, state, node).err()).collect()
     }
 
     /// Runs the filters on a node of the table, with what is known of it.
@@ -342,7 +344,9 @@ impl Profile {
             if !matches!(scored, Ok(PreScored::Skip)) {
                 self.asked[place].pre_score.inc();
             }
-            if scored.map_err(|status| status.by(plugin.points.plugin.name()))? == PreScored::Skip {
+            // Even a rejection is a failure here.
+            let failed = |status| Status { code: Code::Error, ..status }.at("PreScore", at.0);
+            if scored.map_err(failed)? == PreScored::Skip {
                 state.skip_score |= 1 << place;
             }
         }
@@ -431,7 +435,7 @@ impl Profile {
                     let (name, timed) = (points.plugin.name(), state.timed);
                     let reserve = || point.reserve(cycle, state, node);
                     let reserved = self.meter.plugin(timed, (name, extension::RESERVE), Ending::of, reserve);
-                    reserved.map_err(|s| s.by(name))
+                    reserved.map_err(|s| s.at("Reserve", name))
                 }
                 None => Ok(()),
             })
@@ -442,29 +446,36 @@ impl Profile {
         reserved
     }
 
-    /// Asks for permits: how long a pod may have to wait for one, if it has to.
+    /// Asks for permits: the plugins that the pod has to wait for.
     ///
     /// # Errors
     /// The status of the plugin that refuses it.
-    pub fn permit(&self, cycle: &Cycle<'_>, state: &mut CycleState, node: &str) -> Outcome<Option<Duration>> {
+    pub fn permit(&self, cycle: &Cycle<'_>, state: &mut CycleState, node: &str) -> Outcome<Vec<PermitWait>> {
+        /// Upstream's limit.
+        const LONGEST: Duration = Duration::from_secs(15 * 60);
         let since = Instant::now();
-        let mut ask = || -> Outcome<Option<Duration>> {
-            let mut wait: Option<Duration> = None;
+        let mut ask = || -> Outcome<Vec<PermitWait>> {
+            let mut waits = vec![];
             for points in self.points() {
                 let Some(point) = &points.permit else { continue };
                 let (name, timed) = (points.plugin.name(), state.timed);
                 let permit = || point.permit(cycle, state, node);
                 let at = (name, extension::PERMIT);
                 let permitted = self.meter.plugin(timed, at, Permission::ending, permit);
-                match permitted.map_err(|s| s.by(name))? {
+                match permitted.map_err(|s| s.at("Permit", name))? {
                     Permission::Allow => {}
-                    Permission::Wait(longest) => wait = Some(wait.unwrap_or_default().max(longest)),
+                    Permission::Wait(longest) => {
+                        waits.push(PermitWait { plugin: name, longest: longest.min(LONGEST) });
+                    }
                 }
             }
-            Ok(wait)
+            Ok(waits)
         };
         let outcome = ask();
-        let ending = if matches!(outcome, Ok(Some(_))) { Ending::Wait } else { Ending::from(&outcome) };
+        let ending = match &outcome {
+            Ok(waits) if !waits.is_empty() => Ending::Wait,
+            outcome => Ending::from(outcome),
+        };
         self.meter.observe(Point::Permit, ending, since);
         outcome
     }
@@ -501,7 +512,7 @@ impl Profile {
 fn after(former: PostFiltered, mut result: PostFiltered) -> PostFiltered {
     result.writes.splice(..0, former.writes);
     if let (Err(was), Err(is)) = (former.status, &mut result.status)
-        && is.is_rejection()
+        && matches!(is.code, Code::Unschedulable | Code::Pending)
     {
         is.reasons = was.reasons.iter().chain(is.reasons.iter()).cloned().collect::<Vec<_>>().into();
     }
@@ -513,6 +524,11 @@ fn after(former: PostFiltered, mut result: PostFiltered) -> PostFiltered {
 
 impl AskedFilter {
     fn run(&self, cycle: &Cycle<'_>, state: &CycleState, node: &NodeInfo) -> Outcome {
+        let asked = self.ask(cycle, state, node);
+        asked.map_err(|status| status.failed(|| format!("running {:?} filter plugin: ", self.name)))
+    }
+
+    fn ask(&self, cycle: &Cycle<'_>, state: &CycleState, node: &NodeInfo) -> Outcome {
         self.asked.inc();
         let at = (self.name, extension::FILTER);
         let filtered =

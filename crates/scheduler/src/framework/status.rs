@@ -1,4 +1,7 @@
 //! Why a pod does not fit a node, or could not be scheduled.
+//!
+//! Invariant: what becomes a pod's condition is upstream's text: that of a failure begins with the extension point, and that of a
+//! rejection of the node that was chosen is as if there were no other. Filters that reject nodes make no text for it.
 
 use std::{borrow::Cow, fmt};
 
@@ -84,6 +87,31 @@ impl Status {
         self
     }
 
+    /// By a plugin at an extension point, which the text of a failure begins with.
+    pub fn at(self, point: &str, plugin: &'static str) -> Self {
+        self.by(plugin).failed(|| format!("running {point} plugin {plugin:?}: "))
+    }
+
+    /// The text of a failure begins with these words. A rejection stays as it is.
+    pub fn failed(self, words: impl FnOnce() -> String) -> Self {
+        if self.is_rejection() {
+            return self;
+        }
+        let text = words() + &self.message();
+        Status { reasons: Reasons::One([text.into()]), ..self }
+    }
+
+    /// Of the node that was chosen: a rejection has the text of one where there is no other node (`FitError`). A failure stays
+    /// as it is.
+    pub fn of_chosen_node(self) -> Self {
+        if !self.is_rejection() {
+            return self;
+        }
+        let (code, plugin) = (self.code, self.plugin);
+        let text = NodeStatuses { named: vec![(0, self)], absent: None }.message(1);
+        Status { plugin, ..Status::new(code, text) }
+    }
+
     /// Whether the pod was rejected, rather than that something failed.
     pub fn is_rejection(&self) -> bool {
         self.code != Code::Error
@@ -157,5 +185,33 @@ impl NodeStatuses {
             return format!("0/{nodes} nodes are available:");
         }
         format!("0/{nodes} nodes are available: {}.", texts.join(", "))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn texts_are_those_of_upstream() {
+        let rejection =
+            Status { reasons: vec!["b".into(), "a".into()].into(), ..Status::new(Code::Pending, "") };
+        let show = |status: Status| format!("{:?} {status} by {:?}", status.code, status.plugin);
+        let lines = [
+            show(Status::error("no answer").at("Reserve", "Mine")),
+            show(Status::error("no answer").by("Other").at("Reserve", "Mine")),
+            show(rejection.clone().at("Reserve", "Mine")),
+            show(rejection.clone().by("Mine").of_chosen_node()),
+            show(Status::error("no answer").by("Mine").of_chosen_node()),
+            show(Status::unschedulable("").failed(|| "waiting".to_owned())),
+        ];
+        expect_test::expect![[r#"
+            Error running Reserve plugin "Mine": no answer by "Mine"
+            Error running Reserve plugin "Mine": no answer by "Other"
+            Pending b, a by "Mine"
+            Pending 0/1 nodes are available: 1 a, 1 b. by "Mine"
+            Error no answer by "Mine"
+            Unschedulable  by """#]]
+        .assert_eq(&lines.join("\n"));
     }
 }

@@ -1,6 +1,6 @@
 //! DefaultBinder: binds pods through the API's `binding` subresource, many of them together.
 
-use super::{Entry, no_arguments};
+use super::Entry;
 use crate::framework::{Bind, BindContext, Binding, CycleState, Outcome, Plugin, Points, Status};
 use futures_util::future::BoxFuture;
 use kaji_runtime::{Target, objects::Pod};
@@ -11,10 +11,10 @@ use std::sync::Arc;
 pub const PLUGIN: Entry = Entry {
     name: "DefaultBinder",
     weight: 0,
-    build: |args| {
-        no_arguments("DefaultBinder", args)?;
+    arguments: None,
+    build: |_| {
         let plugin = Arc::new(DefaultBinder);
-        Ok(Points::of(&plugin).bind(&plugin))
+        Points::of(&plugin).bind(&plugin)
     },
 };
 

@@ -10,7 +10,10 @@ mod candidates;
 #[cfg(test)]
 mod tests;
 
-use super::Entry;
+use super::{
+    Entry,
+    arguments::{Arguments, number},
+};
 use crate::{
     framework::{
         Actions, Code, Cycle, CycleState, Event, EventInterest, Hint, NodeStatuses, Nomination, Outcome,
@@ -18,9 +21,11 @@ use crate::{
     },
     pod_info::PodInfo,
     snapshot::NodeInfo,
+    strict::Kind,
 };
 pub use candidates::{Candidate, best};
 use candidates::{more_important, split_by_budgets};
+use kaji_meta::field::{Error, ErrorList, Path};
 use kaji_runtime::{ObjectSnapshot as Objects, objects::PodDisruptionBudget};
 use serde_json::Value;
 use std::sync::Arc;
@@ -29,11 +34,16 @@ use std::sync::Arc;
 pub const PLUGIN: Entry = Entry {
     name: "DefaultPreemption",
     weight: 0,
+    arguments: Some(Arguments { fields: &[(PERCENTAGE, Kind::Int32), (ABSOLUTE, Kind::Int32)], validate }),
     build: |args| {
-        let plugin = Arc::new(DefaultPreemption::new(args)?);
-        Ok(Points::of(&plugin).post_filter(&plugin))
+        let plugin = Arc::new(DefaultPreemption::new(args));
+        Points::of(&plugin).post_filter(&plugin)
     },
 };
+
+/// Fields of the arguments.
+const PERCENTAGE: &str = "minCandidateNodesPercentage";
+const ABSOLUTE: &str = "minCandidateNodesAbsolute";
 
 const NOT_HELPFUL: &str = "Preemption is not helpful for scheduling";
 const NO_VICTIMS: &str = "No preemption victims found for incoming pod";
@@ -44,25 +54,34 @@ struct DefaultPreemption {
     absolute: usize,
 }
 
+/// How many nodes are tried before the best is taken: in percent, and at least.
+fn candidates_of(args: &Value) -> (i64, i64) {
+    (number(args, PERCENTAGE, 10), number(args, ABSOLUTE, 100))
+}
+
+fn validate(args: &Value, path: &Path) -> ErrorList {
+    let (percentage, absolute) = candidates_of(args);
+    let (percentage_path, absolute_path) = (path.child(PERCENTAGE), path.child(ABSOLUTE));
+    let mut errors = vec![];
+    if !(0..=100).contains(&percentage) {
+        errors.push(Error::invalid(&percentage_path, percentage, "not in valid range [0, 100]"));
+    }
+    if absolute < 0 {
+        errors.push(Error::invalid(&absolute_path, absolute, "not in valid range [0, inf)"));
+    }
+    if percentage == 0 && absolute == 0 {
+        let zero = |other: &str| format!("cannot be zero at the same time as {other}");
+        errors.push(Error::invalid(&percentage_path, percentage, zero(ABSOLUTE)));
+        errors.push(Error::invalid(&absolute_path, absolute, zero(PERCENTAGE)));
+    }
+    errors
+}
+
 impl DefaultPreemption {
-    fn new(args: &Value) -> Result<Self, String> {
-        let known = ["apiVersion", "kind", "minCandidateNodesPercentage", "minCandidateNodesAbsolute"];
-        let unknown = args.as_object().and_then(|a| a.keys().find(|key| !known.contains(&key.as_str())));
-        if let Some(unknown) = unknown {
-            return Err(format!("unknown field \"{unknown}\" in DefaultPreemptionArgs"));
-        }
-        let number = |key: &str, default: i64, most: i64| match args[key].as_i64().unwrap_or(default) {
-            number if (0..=most).contains(&number) => Ok(usize::try_from(number).unwrap_or_default()),
-            number => Err(format!("{key}: Invalid value: {number}: not in valid range")),
-        };
-        let percentage = number("minCandidateNodesPercentage", 10, 100)?;
-        let absolute = number("minCandidateNodesAbsolute", 100, i64::MAX)?;
-        if percentage == 0 && absolute == 0 {
-            return Err(
-                "minCandidateNodesPercentage and minCandidateNodesAbsolute cannot both be zero".to_owned()
-            );
-        }
-        Ok(DefaultPreemption { percentage, absolute })
+    fn new(args: &Value) -> Self {
+        let (percentage, absolute) = candidates_of(args);
+        let valid = |number: i64| usize::try_from(number).unwrap_or_default();
+        DefaultPreemption { percentage: valid(percentage), absolute: valid(absolute) }
     }
 }
 

@@ -23,12 +23,14 @@ use crate::{
         points::scale_scores,
     },
     node_selector::NodeSelector,
-    plugins::{Entry, volume_binding::sides},
+    plugins::{Entry, arguments::Arguments, volume_binding::sides},
     pod_info::PodInfo,
     snapshot::NodeInfo,
+    strict::Kind,
 };
 use extended::{Extended, Wanted};
 use futures_util::future::BoxFuture;
+use kaji_meta::field::{Error, ErrorList, Path};
 use kaji_runtime::{
     PatchKind, Projection, Target,
     objects::{DeviceAllocation, DeviceClass, DeviceTaintRule, Pod, ResourceClaim, ResourceSlice},
@@ -42,7 +44,16 @@ use std::{
 };
 
 /// The plugin's line in the table.
-pub const PLUGIN: Entry = Entry { name: "DynamicResources", weight: 2, build };
+pub const PLUGIN: Entry = Entry {
+    name: "DynamicResources",
+    weight: 2,
+    arguments: Some(Arguments { fields: &[(FILTER, Kind::Duration), (BINDING, Kind::Duration)], validate }),
+    build,
+};
+
+/// Fields of the arguments.
+const FILTER: &str = "filterTimeout";
+const BINDING: &str = "bindingTimeout";
 
 /// Upstream's defaults.
 const FILTER_TIMEOUT: Duration = Duration::from_secs(10);
@@ -61,33 +72,39 @@ struct DynamicResources {
     selectors: Selectors,
 }
 
-fn build(args: &Value) -> Result<Points, String> {
-    let (mut filter_timeout, mut binding_timeout) = (FILTER_TIMEOUT, BINDING_TIMEOUT);
-    for (field, value) in args.as_object().into_iter().flatten() {
-        let timeout = || {
-            let text = value.as_str().unwrap_or_default();
-            let timeout = kaji_meta::duration::parse(text).ok().and_then(|nanos| u64::try_from(nanos).ok());
-            timeout
-                .map(Duration::from_nanos)
-                .ok_or_else(|| format!("{field}: {value}, should be a duration that is not negative"))
-        };
-        match field.as_str() {
-            "apiVersion" | "kind" => {}
-            "filterTimeout" => filter_timeout = timeout()?,
-            "bindingTimeout" => binding_timeout = timeout()?,
-            other => return Err(format!("DynamicResourcesArgs: {other} is not supported")),
+/// The nanoseconds of a duration, if it is given.
+fn nanoseconds(args: &Value, field: &str) -> Option<i64> {
+    kaji_meta::duration::parse(args[field].as_str()?).ok()
+}
+
+fn validate(args: &Value, path: &Path) -> ErrorList {
+    const SECOND: i64 = 1_000_000_000;
+    let mut errors = vec![];
+    for (field, least, why) in
+        [(FILTER, 0, "must be zero or positive"), (BINDING, SECOND, "must be at least 1 second")]
+    {
+        if let Some(given) = nanoseconds(args, field).filter(|given| *given < least) {
+            let given = kaji_meta::duration::format_nanoseconds(given.into());
+            errors.push(Error::invalid(&path.child(field), given, why));
         }
     }
-    if binding_timeout < Duration::from_secs(1) {
-        return Err("bindingTimeout: must be at least 1 second".to_owned());
-    }
+    errors
+}
+
+fn build(args: &Value) -> Points {
+    let timeout = |field: &str, default: Duration| {
+        let given = nanoseconds(args, field).and_then(|given| u64::try_from(given).ok());
+        given.map_or(default, Duration::from_nanos)
+    };
+    let (filter_timeout, binding_timeout) =
+        (timeout(FILTER, FILTER_TIMEOUT), timeout(BINDING, BINDING_TIMEOUT));
     let plugin = Arc::new(DynamicResources {
         filter_timeout,
         binding_timeout,
         ledger: Ledger::default(),
         selectors: Selectors::default(),
     });
-    Ok(Points::of(&plugin)
+    Points::of(&plugin)
         .pre_enqueue(&plugin)
         .pre_filter(&plugin)
         .filter(&plugin)
@@ -95,7 +112,7 @@ fn build(args: &Value) -> Result<Points, String> {
         .pre_score(&plugin)
         .score(&plugin)
         .reserve(&plugin)
-        .pre_bind(&plugin))
+        .pre_bind(&plugin)
 }
 
 /// What was found on one node.
@@ -199,16 +216,16 @@ impl PreEnqueue for DynamicResources {
 
 impl PreFilter for DynamicResources {
     fn pre_filter(&self, cycle: &Cycle<'_>, state: &mut CycleState) -> Outcome<PreFiltered> {
+        // What a later rejection here leaves to the post-filter.
+        state.put(NoDevices);
         let needs = &cycle.pod.request.other;
         if cycle.pod.pod.spec.resource_claims.is_empty() && needs.is_empty() {
-            state.put(NoDevices);
             return Ok(PreFiltered::Skip);
         }
         let seen = self.ledger.snapshot(cycle.listers);
         let claims = claims::of_pod(&cycle.pod.pod, &seen.claims).map_err(unresolvable)?;
         let extended = Extended::of(cycle.pod, &seen);
         if claims.is_empty() && extended.is_none() {
-            state.put(NoDevices);
             return Ok(PreFiltered::Skip);
         }
         let (mut reach, mut to_allocate, mut wanted) = (vec![], vec![], vec![]);
@@ -242,7 +259,7 @@ impl PreFilter for DynamicResources {
     }
 }
 
-/// The pod needs no devices.
+/// The plugin has looked at the pod: without [`PodDevices`] beside it, it has found no devices to look for.
 #[derive(Clone)]
 struct NoDevices;
 

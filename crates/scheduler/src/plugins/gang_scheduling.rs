@@ -2,7 +2,7 @@
 //!
 //! That they are scheduled together is the loop's part: it decides on all pods of a group in one cycle.
 
-use super::{Entry, ensure, no_arguments};
+use super::{Entry, ensure};
 use crate::{
     framework::{
         Actions, Change, Event, EventInterest, Hint, Listers, Outcome, Plugin, Points, PreEnqueue, Reads,
@@ -17,10 +17,10 @@ use std::sync::Arc;
 pub const PLUGIN: Entry = Entry {
     name: "GangScheduling",
     weight: 0,
-    build: |args| {
-        no_arguments("GangScheduling", args)?;
+    arguments: None,
+    build: |_| {
         let plugin = Arc::new(GangScheduling);
-        Ok(Points::of(&plugin).pre_enqueue(&plugin))
+        Points::of(&plugin).pre_enqueue(&plugin)
     },
 };
 

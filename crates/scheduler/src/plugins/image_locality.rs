@@ -1,6 +1,7 @@
-//! ImageLocality: prefers nodes that have the pod's images, large ones more, but not images that hardly any node has.
+//! ImageLocality: prefers nodes that have the pod's images, large ones more, but not images that hardly any node has. Images of
+//! volumes count, and the most that makes a difference is by the number of containers alone.
 
-use super::{Entry, no_arguments};
+use super::Entry;
 use crate::{
     framework::{Cycle, CycleState, Outcome, Plugin, Points, PreScore, PreScored, Score, points::MAX_SCORE},
     snapshot::{ImageState, NodeInfo},
@@ -11,10 +12,10 @@ use std::{collections::HashMap, sync::Arc};
 pub const PLUGIN: Entry = Entry {
     name: "ImageLocality",
     weight: 1,
-    build: |args| {
-        no_arguments("ImageLocality", args)?;
+    arguments: None,
+    build: |_| {
         let plugin = Arc::new(ImageLocality);
-        Ok(Points::of(&plugin).pre_score(&plugin).score(&plugin))
+        Points::of(&plugin).pre_score(&plugin).score(&plugin)
     },
 };
 
@@ -38,8 +39,9 @@ impl Images {
     fn of(cycle: &Cycle<'_>) -> Self {
         let spec = &cycle.pod.pod.spec;
         let mut known: HashMap<String, (i64, ImageState)> = HashMap::new();
-        for container in spec.containers.iter().chain(&spec.init_containers) {
-            let name = normalized(&container.image);
+        let of_containers = spec.containers.iter().chain(&spec.init_containers).map(|c| &c.image);
+        for image in of_containers.chain(&spec.volume_images) {
+            let name = normalized(image);
             if let Some(image) = cycle.snapshot.image(&name) {
                 known.entry(name).or_insert((0, image)).0 += 1;
             }
@@ -117,6 +119,18 @@ fn normalized(name: &str) -> String {
 mod tests {
     use crate::{configuration::Configuration, testing::Cluster};
     use serde_json::json;
+
+    #[test]
+    fn images_of_volumes_count_and_take_no_share() {
+        let images = json!([{"names": ["model:v1"], "sizeBytes": 500 << 20}]);
+        let nodes = [json!({"name": "a"}), json!({"name": "b", "images": images})];
+        let scores = |image: &str| {
+            let volume = json!({"name": "v", "image": {"reference": "model:v1"}});
+            let spec = json!({"containers": [{"name": "c", "image": image}], "volumes": [volume]});
+            Cluster::new(&nodes).scores(super::PLUGIN.name, &json!({"name": "p", "spec": spec}))
+        };
+        assert_eq!([scores("other"), scores("model:v1")], ["a=0 b=23", "a=0 b=48"]);
+    }
 
     #[test]
     fn scores_without_preparation() {

@@ -6,14 +6,19 @@ mod scoring;
 #[cfg(test)]
 mod tests;
 
-use super::Entry;
+use super::{
+    Entry,
+    arguments::{Arguments, number},
+};
 use crate::{
     affinity::AffinityTerm,
     framework::{Actions, Change, Cycle, Event, EventInterest, Hint, Plugin, Points, Reads, Resource},
     matcher::PodMatcher,
     pod_info::PodInfo,
     snapshot::{Domains, Snapshot},
+    strict::Kind,
 };
+use kaji_meta::field::{Error, ErrorList, Path};
 use kaji_runtime::objects::{Namespace, Pod};
 use serde_json::Value;
 use std::{
@@ -25,11 +30,16 @@ use std::{
 pub const PLUGIN: Entry = Entry {
     name: "InterPodAffinity",
     weight: 2,
+    arguments: Some(Arguments { fields: &[(HARD_WEIGHT, Kind::Int32), (IGNORE, Kind::Bool)], validate }),
     build: |args| {
-        let plugin = Arc::new(InterPodAffinity::new(args)?);
-        Ok(Points::of(&plugin).pre_filter(&plugin).filter(&plugin).pre_score(&plugin).score(&plugin))
+        let plugin = Arc::new(InterPodAffinity::new(args));
+        Points::of(&plugin).pre_filter(&plugin).filter(&plugin).pre_score(&plugin).score(&plugin)
     },
 };
+
+/// Fields of the arguments.
+const HARD_WEIGHT: &str = "hardPodAffinityWeight";
+const IGNORE: &str = "ignorePreferredTermsOfExistingPods";
 
 struct InterPodAffinity {
     /// What a required term of a placed pod weighs in the score of a pod that it selects.
@@ -74,19 +84,17 @@ impl ByDomain {
     }
 }
 
+fn validate(args: &Value, path: &Path) -> ErrorList {
+    match number(args, HARD_WEIGHT, 1) {
+        0..=100 => vec![],
+        weight => vec![Error::invalid(&path.child(HARD_WEIGHT), weight, "not in valid range [0, 100]")],
+    }
+}
+
 impl InterPodAffinity {
-    fn new(args: &Value) -> Result<Self, String> {
-        let known = ["apiVersion", "kind", "hardPodAffinityWeight", "ignorePreferredTermsOfExistingPods"];
-        let unknown = args.as_object().and_then(|a| a.keys().find(|key| !known.contains(&key.as_str())));
-        if let Some(unknown) = unknown {
-            return Err(format!("unknown field \"{unknown}\" in InterPodAffinityArgs"));
-        }
-        let hard_weight = args["hardPodAffinityWeight"].as_i64().unwrap_or(1);
-        if !(0..=100).contains(&hard_weight) {
-            return Err(format!("hardPodAffinityWeight: {hard_weight} is not in valid range [0, 100]"));
-        }
-        let ignore = args["ignorePreferredTermsOfExistingPods"].as_bool().unwrap_or_default();
-        Ok(InterPodAffinity { hard_weight, ignore_preferred_of_others: ignore })
+    fn new(args: &Value) -> Self {
+        let ignore = args[IGNORE].as_bool().unwrap_or_default();
+        InterPodAffinity { hard_weight: number(args, HARD_WEIGHT, 1), ignore_preferred_of_others: ignore }
     }
 }
 

@@ -1,5 +1,7 @@
 //! NodeAffinity: node selectors, required and preferred node affinity; and the affinity that a profile adds to every pod's.
 
+mod arguments;
+
 use super::Entry;
 use crate::{
     framework::{
@@ -18,9 +20,10 @@ use std::sync::Arc;
 pub const PLUGIN: Entry = Entry {
     name: "NodeAffinity",
     weight: 2,
+    arguments: Some(arguments::ARGUMENTS),
     build: |args| {
-        let plugin = Arc::new(NodeAffinity::new(args)?);
-        Ok(Points::of(&plugin).pre_filter(&plugin).filter(&plugin).pre_score(&plugin).score(&plugin))
+        let plugin = Arc::new(NodeAffinity::new(args));
+        Points::of(&plugin).pre_filter(&plugin).filter(&plugin).pre_score(&plugin).score(&plugin)
     },
 };
 
@@ -32,18 +35,13 @@ struct NodeAffinity {
 }
 
 impl NodeAffinity {
-    fn new(args: &Value) -> Result<Self, String> {
-        let known = |key: &String| matches!(key.as_str(), "apiVersion" | "kind" | "addedAffinity");
-        if let Some(unknown) = args.as_object().and_then(|args| args.keys().find(|key| !known(key))) {
-            return Err(format!("unknown field \"{unknown}\" in NodeAffinityArgs"));
-        }
-        let added = &args["addedAffinity"];
-        let required = &added["requiredDuringSchedulingIgnoredDuringExecution"];
-        let preferred = added.get("preferredDuringSchedulingIgnoredDuringExecution");
-        Ok(NodeAffinity {
+    fn new(args: &Value) -> Self {
+        let added = &args[arguments::ADDED];
+        let required = &added[arguments::REQUIRED];
+        NodeAffinity {
             added_required: (!required.is_null()).then(|| NodeSelector::parse(required)),
-            added_preferred: preferred_terms(preferred).into_vec().into(),
-        })
+            added_preferred: preferred_terms(added.get(arguments::PREFERRED)).into_vec().into(),
+        }
     }
 
     fn matches(&self, pod: &PodInfo, node: &Node) -> bool {

@@ -3,7 +3,7 @@
 //!
 //! Invariant: what a pod needs is in fields that never change after its creation, so no update of a pod makes it schedulable.
 
-use super::{Entry, ensure, no_arguments};
+use super::{Entry, ensure};
 use crate::{
     framework::{
         Actions, Change, Cycle, CycleState, Event, EventInterest, Filter, Hint, Outcome, Plugin, Points,
@@ -19,10 +19,10 @@ use std::sync::Arc;
 pub const PLUGIN: Entry = Entry {
     name: "NodeDeclaredFeatures",
     weight: 0,
-    build: |args| {
-        no_arguments("NodeDeclaredFeatures", args)?;
+    arguments: None,
+    build: |_| {
         let plugin = Arc::new(NodeDeclaredFeatures);
-        Ok(Points::of(&plugin).pre_filter(&plugin).filter(&plugin))
+        Points::of(&plugin).pre_filter(&plugin).filter(&plugin)
     },
 };
 

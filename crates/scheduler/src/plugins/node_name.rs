@@ -1,6 +1,6 @@
 //! NodeName: a pod that names its node fits no other.
 
-use super::{Entry, ensure, no_arguments};
+use super::{Entry, ensure};
 use crate::{
     framework::{
         Actions, Cycle, CycleState, EventInterest, Filter, Outcome, Plugin, Points, Resource, Status,
@@ -13,10 +13,10 @@ use std::sync::Arc;
 pub const PLUGIN: Entry = Entry {
     name: "NodeName",
     weight: 0,
-    build: |args| {
-        no_arguments("NodeName", args)?;
+    arguments: None,
+    build: |_| {
         let plugin = Arc::new(NodeName);
-        Ok(Points::of(&plugin).filter(&plugin))
+        Points::of(&plugin).filter(&plugin)
     },
 };
 

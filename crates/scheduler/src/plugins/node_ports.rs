@@ -1,6 +1,6 @@
 //! NodePorts: rejects nodes on which a host port of the pod is in use. Ports of sidecars count.
 
-use super::{Entry, ensure, no_arguments};
+use super::{Entry, ensure};
 use crate::{
     framework::{
         Actions, Change, Cycle, CycleState, EventInterest, Filter, Hint, Outcome, Plugin, Points, PreFilter,
@@ -15,10 +15,10 @@ use std::sync::Arc;
 pub const PLUGIN: Entry = Entry {
     name: "NodePorts",
     weight: 0,
-    build: |args| {
-        no_arguments("NodePorts", args)?;
+    arguments: None,
+    build: |_| {
         let plugin = Arc::new(NodePorts);
-        Ok(Points::of(&plugin).pre_filter(&plugin).filter(&plugin))
+        Points::of(&plugin).pre_filter(&plugin).filter(&plugin)
     },
 };
 

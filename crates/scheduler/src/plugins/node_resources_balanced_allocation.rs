@@ -1,39 +1,52 @@
 //! NodeResourcesBalancedAllocation: prefers nodes of which the resources are requested to the same share, or become so by the
 //! pod. Pods without requests are not scored: they would all come to one node.
 
-use super::{Entry, node_resources_fit::weighted_resources};
+use super::{
+    Entry,
+    arguments::{Arguments, RESOURCES},
+    node_resources_fit::weighted_resources,
+};
 use crate::{
     framework::{Cycle, CycleState, Outcome, Plugin, Points, PreScore, PreScored, Score, points::MAX_SCORE},
     snapshot::NodeInfo,
 };
+use kaji_meta::field::{Error, ErrorList, Path};
 use serde_json::Value;
-use std::sync::Arc;
+use std::{collections::BTreeSet, sync::Arc};
 
 /// The plugin's line in the table.
 pub const PLUGIN: Entry = Entry {
     name: "NodeResourcesBalancedAllocation",
     weight: 1,
+    arguments: Some(Arguments { fields: &[("resources", RESOURCES)], validate }),
     build: |args| {
-        let plugin = Arc::new(BalancedAllocation::new(args)?);
-        Ok(Points::of(&plugin).pre_score(&plugin).score(&plugin))
+        let plugin = Arc::new(BalancedAllocation::new(args));
+        Points::of(&plugin).pre_score(&plugin).score(&plugin)
     },
 };
+
+fn validate(args: &Value, path: &Path) -> ErrorList {
+    let (mut errors, mut seen) = (vec![], BTreeSet::new());
+    for (place, (name, weight)) in weighted_resources(&args["resources"]).into_iter().enumerate() {
+        let path = path.child("resources").index(place);
+        if !seen.insert(name.clone()) {
+            errors.push(Error::duplicate(&path.child("name"), name));
+        }
+        if weight != 1 {
+            errors.push(Error::invalid(&path.child("weight"), weight, "must be 1"));
+        }
+    }
+    errors
+}
 
 struct BalancedAllocation {
     resources: Vec<String>,
 }
 
 impl BalancedAllocation {
-    fn new(args: &Value) -> Result<Self, String> {
-        let known = |key: &String| matches!(key.as_str(), "apiVersion" | "kind" | "resources");
-        if let Some(unknown) = args.as_object().and_then(|args| args.keys().find(|key| !known(key))) {
-            return Err(format!("unknown field \"{unknown}\" in NodeResourcesBalancedAllocationArgs"));
-        }
-        let resources = weighted_resources(&args["resources"])?;
-        if let Some((name, weight)) = resources.iter().find(|(_, weight)| *weight != 1) {
-            return Err(format!("resource weight of {name} must be 1, got {weight}"));
-        }
-        Ok(BalancedAllocation { resources: resources.into_iter().map(|(name, _)| name).collect() })
+    fn new(args: &Value) -> Self {
+        let resources = weighted_resources(&args["resources"]);
+        BalancedAllocation { resources: resources.into_iter().map(|(name, _)| name).collect() }
     }
 }
 

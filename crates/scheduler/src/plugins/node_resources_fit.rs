@@ -1,10 +1,11 @@
 //! NodeResourcesFit: rejects nodes without enough allocatable resources, and scores by how much would be requested.
 
+mod arguments;
 mod strategy;
 #[cfg(test)]
 mod tests;
 
-use super::Entry;
+use super::{Entry, arguments::items};
 use crate::{
     devices::{CLASS_PREFIX, class_of},
     framework::{
@@ -24,9 +25,10 @@ pub use strategy::{Strategy, weighted_resources};
 pub const PLUGIN: Entry = Entry {
     name: "NodeResourcesFit",
     weight: 1,
+    arguments: Some(arguments::ARGUMENTS),
     build: |args| {
-        let plugin = Arc::new(NodeResourcesFit::new(args)?);
-        Ok(Points::of(&plugin).pre_filter(&plugin).filter(&plugin).score(&plugin))
+        let plugin = Arc::new(NodeResourcesFit::new(args));
+        Points::of(&plugin).pre_filter(&plugin).filter(&plugin).score(&plugin)
     },
 };
 
@@ -39,21 +41,13 @@ struct NodeResourcesFit {
 }
 
 impl NodeResourcesFit {
-    fn new(args: &Value) -> Result<Self, String> {
-        let known = ["apiVersion", "kind", "ignoredResources", "ignoredResourceGroups", "scoringStrategy"];
-        let unknown = args.as_object().and_then(|a| a.keys().find(|key| !known.contains(&key.as_str())));
-        if let Some(unknown) = unknown {
-            return Err(format!("unknown field \"{unknown}\" in NodeResourcesFitArgs"));
+    fn new(args: &Value) -> Self {
+        let names = |field: &str| items(&args[field]).filter_map(Value::as_str).map(str::to_owned).collect();
+        NodeResourcesFit {
+            ignored: names(arguments::IGNORED),
+            ignored_groups: names(arguments::IGNORED_GROUPS),
+            strategy: Strategy::parse(&args[arguments::STRATEGY]),
         }
-        let names = |key: &str| {
-            let list = args[key].as_array().into_iter().flatten();
-            list.filter_map(Value::as_str).map(str::to_owned).collect()
-        };
-        Ok(NodeResourcesFit {
-            ignored: names("ignoredResources"),
-            ignored_groups: names("ignoredResourceGroups"),
-            strategy: Strategy::parse(&args["scoringStrategy"])?,
-        })
     }
 
     fn ignores(&self, name: &str) -> bool {

@@ -1,6 +1,6 @@
 //! NodeUnschedulable: rejects cordoned nodes, unless the pod tolerates their taint.
 
-use super::{Entry, ensure, no_arguments, tolerates, unschedulable_taint};
+use super::{Entry, ensure, tolerates, unschedulable_taint};
 use crate::{
     framework::{
         Actions, Change, Cycle, CycleState, Event, EventInterest, Filter, Hint, Outcome, Plugin, Points,
@@ -15,10 +15,10 @@ use std::sync::Arc;
 pub const PLUGIN: Entry = Entry {
     name: "NodeUnschedulable",
     weight: 0,
-    build: |args| {
-        no_arguments("NodeUnschedulable", args)?;
+    arguments: None,
+    build: |_| {
         let plugin = Arc::new(NodeUnschedulable);
-        Ok(Points::of(&plugin).filter(&plugin))
+        Points::of(&plugin).filter(&plugin)
     },
 };
 

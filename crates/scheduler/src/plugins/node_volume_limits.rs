@@ -2,7 +2,7 @@
 //!
 //! Invariant: a volume counts once a node, however many pods use it, and also while it is still attached for none.
 
-use super::{Entry, no_arguments, volume_binding};
+use super::{Entry, volume_binding};
 use crate::framework::{
     Actions, Cycle, CycleState, EventInterest, Filter, Hint, Listers, Outcome, Plugin, Points, PreFilter,
     PreFiltered, Reads, Resource, Status,
@@ -19,15 +19,14 @@ use std::{
 };
 
 /// The plugin's line in the table.
-pub const PLUGIN: Entry = Entry { name: "NodeVolumeLimits", weight: 0, build };
+pub const PLUGIN: Entry = Entry { name: "NodeVolumeLimits", weight: 0, arguments: None, build };
 
 /// The plugin.
 struct NodeVolumeLimits;
 
-fn build(args: &Value) -> Result<Points, String> {
-    no_arguments(PLUGIN.name, args)?;
+fn build(_: &Value) -> Points {
     let plugin = Arc::new(NodeVolumeLimits);
-    Ok(Points::of(&plugin).pre_filter(&plugin).filter(&plugin))
+    Points::of(&plugin).pre_filter(&plugin).filter(&plugin)
 }
 
 /// Drivers by volume.

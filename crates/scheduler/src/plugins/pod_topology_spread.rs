@@ -1,13 +1,14 @@
 //! PodTopologySpread: keeps the numbers of a set of pods in domains of nodes close to each other. `DoNotSchedule` constraints
 //! filter, `ScheduleAnyway` ones score. Pods of services and workloads that have no constraints get default ones.
 
+mod arguments;
 mod default_selector;
 mod filtering;
 mod scoring;
 #[cfg(test)]
 mod tests;
 
-use super::{Entry, has_untolerated_taint};
+use super::{Entry, arguments::text, has_untolerated_taint};
 use crate::{
     framework::{Actions, Change, Cycle, Event, EventInterest, Hint, Plugin, Points, Reads, Resource},
     matcher::{Namespaces, PodMatcher},
@@ -24,9 +25,10 @@ use std::{collections::BTreeMap, sync::Arc};
 pub const PLUGIN: Entry = Entry {
     name: "PodTopologySpread",
     weight: 2,
+    arguments: Some(arguments::ARGUMENTS),
     build: |args| {
-        let plugin = Arc::new(PodTopologySpread::new(args)?);
-        Ok(Points::of(&plugin).pre_filter(&plugin).filter(&plugin).pre_score(&plugin).score(&plugin))
+        let plugin = Arc::new(PodTopologySpread::new(args));
+        Points::of(&plugin).pre_filter(&plugin).filter(&plugin).pre_score(&plugin).score(&plugin)
     },
 };
 
@@ -48,26 +50,18 @@ struct Constraint {
 }
 
 impl PodTopologySpread {
-    fn new(args: &Value) -> Result<Self, String> {
-        let known = ["apiVersion", "kind", "defaultConstraints", "defaultingType"];
-        let unknown = args.as_object().and_then(|a| a.keys().find(|key| !known.contains(&key.as_str())));
-        if let Some(unknown) = unknown {
-            return Err(format!("unknown field \"{unknown}\" in PodTopologySpreadArgs"));
+    fn new(args: &Value) -> Self {
+        if text(args, arguments::TYPE) == arguments::LIST {
+            let given = args.get(arguments::CONSTRAINTS);
+            let defaults = SpreadConstraint::parse_all(given, &BTreeMap::new());
+            return PodTopologySpread { defaults, system_defaults: false };
         }
-        let given = SpreadConstraint::parse_all(args.get("defaultConstraints"), &BTreeMap::new());
-        match args["defaultingType"].as_str().unwrap_or("System") {
-            "System" if !given.is_empty() => {
-                Err("when .defaultingType is System, defaultConstraints must be empty".to_owned())
-            }
-            "System" => Ok(PodTopologySpread {
-                defaults: Box::new([
-                    SpreadConstraint::defaulted(HOSTNAME, 3, false),
-                    SpreadConstraint::defaulted("topology.kubernetes.io/zone", 5, false),
-                ]),
-                system_defaults: true,
-            }),
-            "List" => Ok(PodTopologySpread { defaults: given, system_defaults: false }),
-            other => Err(format!("unsupported defaultingType {other:?}")),
+        PodTopologySpread {
+            defaults: Box::new([
+                SpreadConstraint::defaulted(HOSTNAME, 3, false),
+                SpreadConstraint::defaulted("topology.kubernetes.io/zone", 5, false),
+            ]),
+            system_defaults: true,
         }
     }
 

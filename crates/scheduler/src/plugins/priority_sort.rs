@@ -1,6 +1,6 @@
 //! PrioritySort: pods of higher priority are scheduled first, equal ones as they came.
 
-use super::{Entry, no_arguments};
+use super::Entry;
 use crate::{
     framework::{Plugin, Points, QueueSort},
     pod_info::PodInfo,
@@ -11,10 +11,10 @@ use std::sync::Arc;
 pub const PLUGIN: Entry = Entry {
     name: "PrioritySort",
     weight: 0,
-    build: |args| {
-        no_arguments("PrioritySort", args)?;
+    arguments: None,
+    build: |_| {
         let plugin = Arc::new(PrioritySort);
-        Ok(Points::of(&plugin).queue_sort(&plugin))
+        Points::of(&plugin).queue_sort(&plugin)
     },
 };
 

@@ -1,6 +1,6 @@
 //! SchedulingGates: pods with gates do not enter the queue. The API server has said so in their condition.
 
-use super::{Entry, ensure, no_arguments};
+use super::{Entry, ensure};
 use crate::{
     framework::{Actions, EventInterest, Listers, Outcome, Plugin, Points, PreEnqueue, Resource, Status},
     pod_info::PodInfo,
@@ -11,10 +11,10 @@ use std::sync::Arc;
 pub const PLUGIN: Entry = Entry {
     name: "SchedulingGates",
     weight: 0,
-    build: |args| {
-        no_arguments("SchedulingGates", args)?;
+    arguments: None,
+    build: |_| {
         let plugin = Arc::new(SchedulingGates);
-        Ok(Points::of(&plugin).pre_enqueue(&plugin))
+        Points::of(&plugin).pre_enqueue(&plugin)
     },
 };
 

@@ -1,7 +1,7 @@
 //! TaintToleration: rejects nodes with taints that the pod does not tolerate, and prefers nodes without such taints of
 //! effect `PreferNoSchedule`.
 
-use super::{Entry, ensure, has_untolerated_taint, no_arguments};
+use super::{Entry, ensure, has_untolerated_taint};
 use crate::{
     framework::{
         Actions, Change, Cycle, CycleState, Event, EventInterest, Filter, Hint, Outcome, Plugin, Points,
@@ -18,10 +18,10 @@ use std::sync::Arc;
 pub const PLUGIN: Entry = Entry {
     name: "TaintToleration",
     weight: 3,
-    build: |args| {
-        no_arguments("TaintToleration", args)?;
+    arguments: None,
+    build: |_| {
         let plugin = Arc::new(TaintToleration);
-        Ok(Points::of(&plugin).filter(&plugin).pre_score(&plugin).score(&plugin))
+        Points::of(&plugin).filter(&plugin).pre_score(&plugin).score(&plugin)
     },
 };
 

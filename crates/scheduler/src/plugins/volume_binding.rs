@@ -18,11 +18,14 @@ use crate::framework::{
     Points, PreBind, PreFilter, PreFiltered, Reads, Reserve, Resource, Status,
 };
 use crate::plugins::Entry;
+use crate::plugins::arguments::{Arguments, SHAPE, items, number};
 use crate::pod_info::PodInfo;
 use crate::snapshot::NodeInfo;
+use crate::strict::Kind;
 use assumed::Assumptions;
 use find::{PodClaims, PodVolumes};
 use futures_util::future::BoxFuture;
+use kaji_meta::field::{Error, ErrorList, Path};
 use kaji_runtime::Projection;
 use kaji_runtime::objects::{
     CsiDriver, CsiNode, CsiStorageCapacity, PersistentVolume, PersistentVolumeClaim, StorageClass,
@@ -31,10 +34,18 @@ use serde_json::Value;
 use std::{sync::Arc, time::Duration};
 
 /// The plugin's line in the table.
-pub const PLUGIN: Entry = Entry { name: "VolumeBinding", weight: 0, build };
+pub const PLUGIN: Entry = Entry {
+    name: "VolumeBinding",
+    weight: 0,
+    arguments: Some(Arguments { fields: &[(TIMEOUT, Kind::Int64), ("shape", SHAPE)], validate }),
+    build,
+};
+
+/// A field of the arguments.
+const TIMEOUT: &str = "bindTimeoutSeconds";
 
 /// Upstream's default of `bindTimeoutSeconds`.
-const BIND_TIMEOUT: u64 = 600;
+const BIND_TIMEOUT: i64 = 600;
 
 /// The plugin.
 struct VolumeBinding {
@@ -43,22 +54,32 @@ struct VolumeBinding {
     assumed: Assumptions,
 }
 
-fn build(args: &Value) -> Result<Points, String> {
-    let mut seconds = BIND_TIMEOUT;
-    for (field, value) in args.as_object().into_iter().flatten() {
-        match field.as_str() {
-            "apiVersion" | "kind" => {}
-            "bindTimeoutSeconds" => {
-                let wrong =
-                    || format!("bindTimeoutSeconds: {value}, should be a number that is not negative");
-                seconds = value.as_u64().ok_or_else(wrong)?;
-            }
-            other => return Err(format!("VolumeBindingArgs: {other} is not supported")),
-        }
+fn validate(args: &Value, path: &Path) -> ErrorList {
+    let mut errors = vec![];
+    let seconds = number(args, TIMEOUT, BIND_TIMEOUT);
+    if seconds < 0 {
+        let why = "invalid BindTimeoutSeconds, should not be a negative value";
+        errors.push(Error::invalid(&path.child(TIMEOUT), seconds, why));
     }
+    if !args["shape"].is_null() {
+        // Upstream shows its internal type, which has names of Go.
+        let point = |raw: &Value| {
+            let (utilization, score) = (number(raw, "utilization", 0), number(raw, "score", 0));
+            format!("{{\"Utilization\":{utilization},\"Score\":{score}}}")
+        };
+        let points: Vec<String> = items(&args["shape"]).map(point).collect();
+        let why = "unexpected field `shape`, remove it or turn on the feature gate StorageCapacityScoring";
+        let error = Error::invalid(&path.child("shape"), Value::Null, why);
+        errors.push(error.showing(format!("[{}]", points.join(","))));
+    }
+    errors
+}
+
+fn build(args: &Value) -> Points {
+    let seconds = u64::try_from(number(args, TIMEOUT, BIND_TIMEOUT)).unwrap_or_default();
     let timeout = Duration::from_secs(seconds);
     let plugin = Arc::new(VolumeBinding { timeout, assumed: Assumptions::default() });
-    Ok(Points::of(&plugin).pre_filter(&plugin).filter(&plugin).reserve(&plugin).pre_bind(&plugin))
+    Points::of(&plugin).pre_filter(&plugin).filter(&plugin).reserve(&plugin).pre_bind(&plugin)
 }
 
 /// The object of an event, before and after.

@@ -1,7 +1,7 @@
 //! `VolumeRestrictions`: a claim with the access mode `ReadWriteOncePod` is used by one pod of the cluster. Upstream also keeps
 //! pods apart that name the same disk of a former plugin in their own spec; such volumes run on no node here.
 
-use super::{Entry, no_arguments, volume_binding};
+use super::{Entry, volume_binding};
 use crate::framework::{
     Actions, Change, Cycle, CycleState, EventInterest, Filter, Hint, Outcome, Plugin, Points, PreFilter,
     PreFiltered, Reads, Resource, Status,
@@ -13,7 +13,7 @@ use serde_json::Value;
 use std::sync::Arc;
 
 /// The plugin's line in the table.
-pub const PLUGIN: Entry = Entry { name: "VolumeRestrictions", weight: 0, build };
+pub const PLUGIN: Entry = Entry { name: "VolumeRestrictions", weight: 0, arguments: None, build };
 
 const MODE: &str = "ReadWriteOncePod";
 const IN_USE: &str = "node(s) unavailable due to PersistentVolumeClaim with ReadWriteOncePod access mode already \
@@ -22,10 +22,9 @@ const IN_USE: &str = "node(s) unavailable due to PersistentVolumeClaim with Read
 /// The plugin.
 struct VolumeRestrictions;
 
-fn build(args: &Value) -> Result<Points, String> {
-    no_arguments(PLUGIN.name, args)?;
+fn build(_: &Value) -> Points {
     let plugin = Arc::new(VolumeRestrictions);
-    Ok(Points::of(&plugin).pre_filter(&plugin).filter(&plugin))
+    Points::of(&plugin).pre_filter(&plugin).filter(&plugin)
 }
 
 /// The claims that only one pod may use, and how many uses of them there are.

@@ -2,7 +2,7 @@
 //!
 //! Invariant: nodes without any label of a zone or region are not restricted.
 
-use super::{Entry, no_arguments, volume_binding};
+use super::{Entry, volume_binding};
 use crate::framework::{
     Actions, Cycle, CycleState, Event, EventInterest, Filter, Hint, Outcome, Plugin, Points, PreFilter,
     PreFiltered, Reads, Resource, Status,
@@ -15,7 +15,7 @@ use serde_json::Value;
 use std::sync::Arc;
 
 /// The plugin's line in the table.
-pub const PLUGIN: Entry = Entry { name: "VolumeZone", weight: 0, build };
+pub const PLUGIN: Entry = Entry { name: "VolumeZone", weight: 0, arguments: None, build };
 
 const REGION: &str = "topology.kubernetes.io/region";
 const ZONE: &str = "topology.kubernetes.io/zone";
@@ -32,10 +32,9 @@ const SEPARATOR: &str = "__";
 /// The plugin.
 struct VolumeZone;
 
-fn build(args: &Value) -> Result<Points, String> {
-    no_arguments(PLUGIN.name, args)?;
+fn build(_: &Value) -> Points {
     let plugin = Arc::new(VolumeZone);
-    Ok(Points::of(&plugin).pre_filter(&plugin).filter(&plugin))
+    Points::of(&plugin).pre_filter(&plugin).filter(&plugin)
 }
 
 /// A label that nodes must have: the key, what it is called now, and the values.

@@ -15,13 +15,13 @@ pub(super) mod tests;
 use super::{PodVerdict, Scheduler};
 use crate::{
     cache::RemovedPod,
-    framework::{CycleState, Nomination, Profile, Status},
+    framework::{CycleState, Nomination, PermitWait, Profile, Status},
     metrics::AttemptResult,
     schedule_one::{Chosen, Decision, Unschedulable},
     scheduling_queue::Popped,
 };
 use kaji_runtime::{Key, objects::PodGroup};
-use std::{collections::VecDeque, sync::Arc, time::Duration};
+use std::{collections::VecDeque, sync::Arc};
 use tokio::{sync::OwnedSemaphorePermit, time::Instant};
 
 /// What is condition of the pods of a group that could not be scheduled, and of the group, if nothing more is known.
@@ -36,7 +36,7 @@ struct Placed {
     popped: Popped,
     node: String,
     state: CycleState,
-    wait: Option<Duration>,
+    waits: Vec<PermitWait>,
     /// The node that it was nominated for before.
     nominated: Option<String>,
 }
@@ -181,7 +181,7 @@ impl Scheduler {
             Decision::Bind(Chosen { node, state, .. }) => {
                 let nominated = self.nominator.node_of(popped.info.uid()).map(str::to_owned);
                 match self.assume(profile, &popped, &node, state) {
-                    Ok((state, wait)) => Attempt::Placed(Placed { popped, node, state, wait, nominated }),
+                    Ok((state, waits)) => Attempt::Placed(Placed { popped, node, state, waits, nominated }),
                     Err(status) if status.is_rejection() => {
                         let mut why = Unschedulable::new(status.message());
                         why.plugins.insert(status.plugin);
@@ -258,8 +258,8 @@ impl Scheduler {
         began: Instant,
     ) {
         let mut permit = Some(permit);
-        for Placed { popped, node, state, wait, .. } in outcome.placed {
-            let cycle = self.binding_cycle(&popped, node, state, wait);
+        for Placed { popped, node, state, waits, .. } in outcome.placed {
+            let cycle = self.binding_cycle(&popped, node, state, waits);
             self.start_binding(popped, cycle, permit.take());
         }
         for Rejected { popped, why } in outcome.rejected {

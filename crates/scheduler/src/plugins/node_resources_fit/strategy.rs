@@ -3,11 +3,16 @@
 //! Containers without requests of CPU or memory count with small ones. Extended resources that the pod does not request are
 //! left out, and so is what a node does not have.
 
-use crate::{framework::points::MAX_SCORE, pod_info::PodInfo, snapshot::NodeInfo};
+use crate::{
+    framework::points::MAX_SCORE,
+    plugins::arguments::{items, number, text},
+    pod_info::PodInfo,
+    snapshot::NodeInfo,
+};
 use serde_json::Value;
 
 /// The best score in a configured shape.
-const MAX_SHAPE_SCORE: i64 = 10;
+pub const MAX_SHAPE_SCORE: i64 = 10;
 
 #[derive(Clone, Debug, PartialEq)]
 enum Kind {
@@ -25,41 +30,27 @@ pub struct Strategy {
     resources: Vec<(String, i64)>,
 }
 
-/// `resources` of a configuration: names and weights; CPU and memory without any.
-///
-/// # Errors
-/// A weight that is not between 1 and 100.
-pub fn weighted_resources(raw: &Value) -> Result<Vec<(String, i64)>, String> {
-    let Some(list) = raw.as_array().filter(|list| !list.is_empty()) else {
-        return Ok(vec![("cpu".to_owned(), 1), ("memory".to_owned(), 1)]);
+/// `resources` of a configuration: names and weights; CPU and memory without any. No weight, and 0, stand for 1.
+pub fn weighted_resources(raw: &Value) -> Vec<(String, i64)> {
+    let weighted = |raw: &Value| {
+        let weight = number(raw, "weight", 0);
+        (text(raw, "name").to_owned(), if weight == 0 { 1 } else { weight })
     };
-    let one = |raw: &Value| {
-        let name = raw["name"].as_str().unwrap_or_default().to_owned();
-        let weight = raw["weight"].as_i64().unwrap_or(1);
-        match weight {
-            1..=100 if !name.is_empty() => Ok((name, weight)),
-            _ => Err(format!("resource weight of {name} not in valid range [1, 100]")),
-        }
-    };
-    list.iter().map(one).collect()
+    let given: Vec<(String, i64)> = items(raw).map(weighted).collect();
+    if given.is_empty() { vec![("cpu".to_owned(), 1), ("memory".to_owned(), 1)] } else { given }
 }
 
 impl Strategy {
-    /// Of `scoringStrategy`.
-    ///
-    /// # Errors
-    /// An unknown type, an invalid shape or weight.
-    pub fn parse(raw: &Value) -> Result<Self, String> {
-        let resources = weighted_resources(&raw["resources"])?;
-        let kind = match raw["type"].as_str().unwrap_or("LeastAllocated") {
-            "LeastAllocated" => Kind::LeastAllocated,
+    /// Of `scoringStrategy`, which is valid.
+    pub fn parse(raw: &Value) -> Self {
+        let kind = match text(raw, "type") {
             "MostAllocated" => Kind::MostAllocated,
             "RequestedToCapacityRatio" => {
-                Kind::RequestedToCapacityRatio(shape(&raw["requestedToCapacityRatio"]["shape"])?)
+                Kind::RequestedToCapacityRatio(shape(&raw["requestedToCapacityRatio"]["shape"]))
             }
-            other => return Err(format!("unsupported scoring strategy type {other:?}")),
+            _ => Kind::LeastAllocated,
         };
-        Ok(Strategy { kind, resources })
+        Strategy { kind, resources: weighted_resources(&raw["resources"]) }
     }
 
     /// The score of a node, between 0 and 100.
@@ -109,30 +100,12 @@ fn requested_with(pod: &PodInfo, node: &NodeInfo, name: &str) -> (i64, i64) {
     }
 }
 
-/// Points of a shape, with scores up to 100.
-fn shape(raw: &Value) -> Result<Vec<(i64, i64)>, String> {
-    let list = raw.as_array().into_iter().flatten();
-    let points: Vec<(i64, i64)> = list
-        .map(|point| (point["utilization"].as_i64().unwrap_or(-1), point["score"].as_i64().unwrap_or(0)))
-        .collect();
-    if points.is_empty() {
-        return Err("requestedToCapacityRatio: at least one point must be specified".to_owned());
-    }
-    let valid = |(utilization, score): &(i64, i64)| {
-        (0..=100).contains(utilization) && (0..=MAX_SHAPE_SCORE).contains(score)
+/// Points of a shape: utilization, and score up to 100.
+fn shape(raw: &Value) -> Vec<(i64, i64)> {
+    let point = |raw: &Value| {
+        (number(raw, "utilization", 0), number(raw, "score", 0) * (MAX_SCORE / MAX_SHAPE_SCORE))
     };
-    if !points.iter().all(valid) {
-        return Err(
-            "requestedToCapacityRatio: utilization not in valid range [0, 100], or score not in [0, 10]"
-                .to_owned(),
-        );
-    }
-    if !points.is_sorted_by(|a, b| a.0 < b.0) {
-        return Err(
-            "requestedToCapacityRatio: utilization values must be sorted in increasing order".to_owned()
-        );
-    }
-    Ok(points.into_iter().map(|(u, score)| (u, score * (MAX_SCORE / MAX_SHAPE_SCORE))).collect())
+    items(raw).map(point).collect()
 }
 
 /// Linear between the points, constant outside of them.

@@ -152,10 +152,3 @@ fn what_is_reserved_counts_until_it_is_unreserved() {
         (0..4).map(|i| cluster.reserve(&pod(&format!("m{i}"), &["made"])).unwrap().0).collect();
     assert!(made.iter().all(|node| *node == made[0]), "{made:?}");
 }
-
-#[test]
-fn refuses_arguments_that_it_does_not_know() {
-    assert!(build(&json!({"bindTimeoutSeconds": 5})).is_ok());
-    assert!(build(&json!({"bindTimeoutSeconds": -5})).is_err());
-    assert_eq!(build(&json!({"shape": []})).err().unwrap(), "VolumeBindingArgs: shape is not supported");
-}
