@@ -5,6 +5,7 @@ mod expressions;
 pub mod mutatingadmissionpolicies;
 pub mod mutatingadmissionpolicybindings;
 pub mod mutatingwebhookconfigurations;
+mod parameters;
 mod rules;
 pub mod validatingadmissionpolicies;
 pub mod validatingadmissionpolicybindings;
@@ -18,13 +19,13 @@ use crate::Deps;
 use kaji_resource::ResourceDef;
 
 /// Every resource of the group.
-pub fn defs(_deps: &Deps) -> Vec<ResourceDef> {
+pub fn defs(deps: &Deps) -> Vec<ResourceDef> {
     vec![
-        mutatingadmissionpolicies::def(),
-        mutatingadmissionpolicybindings::def(),
+        mutatingadmissionpolicies::def(deps),
+        mutatingadmissionpolicybindings::def(deps),
         mutatingwebhookconfigurations::def(),
-        validatingadmissionpolicies::def(),
-        validatingadmissionpolicybindings::def(),
+        validatingadmissionpolicies::def(deps),
+        validatingadmissionpolicybindings::def(deps),
         validatingwebhookconfigurations::def(),
     ]
 }

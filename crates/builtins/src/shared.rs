@@ -5,6 +5,7 @@ pub mod claim;
 pub mod conditions;
 pub mod connect;
 pub mod created;
+pub mod disabled;
 pub mod metadata;
 pub mod net;
 pub mod replicas;

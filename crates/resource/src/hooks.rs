@@ -183,7 +183,8 @@ pub trait DeletionHooks: Send + Sync {
     fn mark_deleted(&self, ctx: &Ctx<'_>, object: &mut Value) {}
 
     /// Whether a pending deletion sets only `metadata.deletionTimestamp`: no grace period, and no new generation. True of
-    /// kinds with upstream registries that set the timestamp themselves (namespaces, custom resource definitions).
+    /// kinds with upstream registries that set the timestamp themselves (namespaces, custom resource definitions). Once it is set, a
+    /// further DELETE changes nothing while [`DeletionHooks::deletion_waits`]; in the first one the old `orphanDependents: false` means foreground.
     fn marks_timestamp_only(&self) -> bool {
         false
     }

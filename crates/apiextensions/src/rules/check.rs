@@ -16,9 +16,9 @@ const TOTAL_LIMIT: u64 = 100_000_000;
 /// How many of the dearest rules are named when together they cost too much.
 const NAMED: usize = 4;
 
-/// Checks the rules of a root schema that is structural.
-pub(crate) fn check(schema: &Value, path: &Path) -> ErrorList {
-    let mut check = Check { errors: vec![], total: 0, dearest: vec![] };
+/// Checks the rules of a root schema that is structural. What each of them costs is not held against one that was `stored` as it is.
+pub(crate) fn check(schema: &Value, path: &Path, stored: bool) -> ErrorList {
+    let mut check = Check { errors: vec![], stored, total: 0, dearest: vec![] };
     if kaji_schema::structural::has_rules(schema) {
         let declared = decl(schema, true).map(Arc::new);
         let place = SchemaContext { declared, within_rules: false, uncorrelatable: None, most: Some(1) };
@@ -43,6 +43,8 @@ struct SchemaContext {
 
 struct Check {
     errors: ErrorList,
+    /// A single rule may cost any amount.
+    stored: bool,
     /// The estimated cost of all rules.
     total: u64,
     /// Those that contribute most.
@@ -128,7 +130,7 @@ impl Check {
             ("messageExpression", "estimated messageExpression cost", cost(&rule.message_expression)),
         ] {
             let Some(cost) = cost else { continue };
-            if cost > ESTIMATE_LIMIT {
+            if cost > ESTIMATE_LIMIT && !self.stored {
                 self.errors.push(Error::forbidden(&at.child(key), too_dear(what, cost, ESTIMATE_LIMIT)));
             }
             self.total = self.total.saturating_add(cost);

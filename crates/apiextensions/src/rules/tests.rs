@@ -33,7 +33,7 @@ fn crontab() -> Value {
 
 fn errors(new: Value, old: Option<Value>) -> String {
     let schema = crontab();
-    assert!(check(&schema, &Path::new("schema")).is_empty());
+    assert!(check(&schema, &Path::new("schema"), false).is_empty());
     let rules = Rules::new(&schema).unwrap();
     let list = validate(&rules, &kaji_schema::structural::build(&schema), &new, old.as_ref());
     list.iter().map(|e| format!("{e}\n")).collect()
@@ -119,7 +119,7 @@ fn lists_of_maps_are_unchanged_in_any_order() {
 
 fn refused(schema: Value) -> String {
     let root = json!({"type": "object", "properties": {"spec": schema}});
-    check(&root, &Path::new("schema")).iter().map(|e| format!("{e}\n")).collect()
+    check(&root, &Path::new("schema"), false).iter().map(|e| format!("{e}\n")).collect()
 }
 
 #[test]
@@ -193,7 +193,7 @@ fn rejects_defaults_that_fail_rules() {
     let rule = |rule: &str| json!([{"rule": rule}]);
     let schema = |of: Value| json!({"type": "object", "properties": {"spec": of}});
     let found = |schema: Value| {
-        assert!(check(&schema, &Path::new("schema")).is_empty());
+        assert!(check(&schema, &Path::new("schema"), false).is_empty());
         check_defaults(&schema, &Path::new("schema")).iter().map(|e| format!("{e}\n")).collect::<String>()
     };
     assert_eq!(

@@ -1,13 +1,24 @@
 //! What bindings of validating and mutating policies share.
 
-use super::rules::{GROUP, default_match, match_resources, param_ref, param_ref_cell};
-use crate::shared::{
-    check, metadata,
-    table::{age, name},
-    value::Fields,
+use super::{
+    parameters::Guard,
+    rules::{GROUP, default_match, match_resources, name_warnings, param_ref, param_ref_cell},
 };
-use kaji_meta::field::{Error, ErrorList, Path};
-use kaji_resource::{Column, Ctx, Hooks, ResourceDef, Scope, age_column, name_column};
+use crate::{
+    Deps,
+    shared::{
+        check, metadata,
+        table::{age, name},
+        value::Fields,
+    },
+};
+use kaji_meta::{
+    Status,
+    field::{Error, ErrorList, Path},
+};
+use kaji_resource::{
+    BoxFuture, Column, Ctx, Hooks, Reservation, ResourceDef, Scope, age_column, name_column,
+};
 use serde_json::Value;
 
 /// The columns of both kinds.
@@ -30,6 +41,7 @@ const COLUMNS: &[Column] = &[
 
 /// The hooks of both kinds.
 struct Bindings {
+    guard: Guard,
     /// Bindings of validating policies have actions for violations.
     validating: bool,
 }
@@ -53,8 +65,9 @@ fn actions(errs: &mut ErrorList, path: &Path, spec: &Value) {
 }
 
 /// The definition of one of the two kinds.
-pub fn def(kind: &'static str, plural: &'static str, validating: bool) -> ResourceDef {
-    ResourceDef::builtin(GROUP, "v1", kind, plural, Scope::Cluster, COLUMNS, Bindings { validating })
+pub fn def(deps: &Deps, kind: &'static str, plural: &'static str, validating: bool) -> ResourceDef {
+    let hooks = Bindings { guard: Guard::new(deps, kind, validating), validating };
+    ResourceDef::builtin(GROUP, "v1", kind, plural, Scope::Cluster, COLUMNS, hooks)
         .metadata_checks(&[metadata::GENERAL_WHOLE], &[])
         .with_generation()
         .wait_for_caches()
@@ -89,6 +102,19 @@ impl Hooks for Bindings {
         self.validate_create(ctx, new)
     }
 
+    fn warnings(&self, _ctx: &Ctx<'_>, new: &Value, _old: Option<&Value>) -> Vec<String> {
+        name_warnings(new)
+    }
+
+    fn reserve<'a>(
+        &'a self,
+        ctx: &'a Ctx<'a>,
+        new: &'a mut Value,
+        old: Option<&'a Value>,
+    ) -> BoxFuture<'a, Result<Option<Reservation>, Status>> {
+        Box::pin(async move { self.guard.binding(ctx, new, old).await.map(|()| None) })
+    }
+
     fn row(&self, _version: &str, object: &Value, now: jiff::Timestamp) -> Vec<Value> {
         let policy = object.at("spec").text("policyName");
         vec![name(object), policy.into(), param_ref_cell(object).into(), age(object, now)]
@@ -99,7 +125,7 @@ impl Hooks for Bindings {
 mod tests {
     use crate::{
         admissionregistration::validatingadmissionpolicybindings::def,
-        shared::testing::{create_errors, row},
+        shared::testing::{create_errors, deps, row},
     };
     use expect_test::expect;
     use serde_json::json;
@@ -112,7 +138,7 @@ mod tests {
             spec.paramRef.parameterNotFoundAction: Required value
             spec.validationActions[2]: Duplicate value: "Deny"
             spec.validationActions: Invalid value: ["Deny","Warn","Deny"]: must not contain both Deny and Warn (repeating the same validation failure information in the API response and headers serves no purpose)"#]]
-        .assert_eq(&create_errors(&def(), b.clone()));
-        assert_eq!(row(&def(), &b), "b | p | x/n | <unknown>");
+        .assert_eq(&create_errors(&def(&deps()), b.clone()));
+        assert_eq!(row(&def(&deps()), &b), "b | p | x/n | <unknown>");
     }
 }

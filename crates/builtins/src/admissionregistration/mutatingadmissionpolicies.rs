@@ -2,18 +2,29 @@
 
 use super::{
     expressions::{compile, match_conditions, policy_env},
-    rules::{GROUP, REINVOCATION_POLICIES, default_match, param_kind_cell},
+    parameters::Guard,
+    rules::{GROUP, REINVOCATION_POLICIES, default_match, name_warnings, param_kind_cell},
     validatingadmissionpolicies::policy,
 };
-use crate::shared::{
-    check, metadata, rules,
-    table::{age, name},
-    value::{Fields, ensure_object},
+use crate::{
+    Deps,
+    shared::{
+        check, metadata, rules,
+        table::{age, name},
+        value::{Fields, ensure_object},
+    },
 };
 use kaji_cel::{Env, admission::Returns};
-use kaji_meta::field::{Error, ErrorList, Path};
-use kaji_resource::{Column, Ctx, Hooks, ResourceDef, Scope, age_column, name_column};
+use kaji_meta::{
+    Status,
+    field::{Error, ErrorList, Path},
+};
+use kaji_resource::{
+    BoxFuture, Column, Ctx, Hooks, Reservation, ResourceDef, Scope, age_column, name_column,
+};
 use serde_json::Value;
+
+const KIND: &str = "MutatingAdmissionPolicy";
 
 const COLUMNS: &[Column] = &[
     name_column(),
@@ -32,7 +43,9 @@ const COLUMNS: &[Column] = &[
     age_column(),
 ];
 
-struct Policies;
+struct Policies {
+    guard: Guard,
+}
 
 fn mutation(errs: &mut ErrorList, path: &Path, m: &Value, env: &Env) {
     let kinds = [
@@ -105,6 +118,19 @@ impl Hooks for Policies {
         self.validate_create(ctx, new)
     }
 
+    fn warnings(&self, _ctx: &Ctx<'_>, new: &Value, _old: Option<&Value>) -> Vec<String> {
+        name_warnings(new)
+    }
+
+    fn reserve<'a>(
+        &'a self,
+        ctx: &'a Ctx<'a>,
+        new: &'a mut Value,
+        old: Option<&'a Value>,
+    ) -> BoxFuture<'a, Result<Option<Reservation>, Status>> {
+        Box::pin(async move { self.guard.policy(ctx, new, old).await.map(|()| None) })
+    }
+
     fn row(&self, _version: &str, object: &Value, now: jiff::Timestamp) -> Vec<Value> {
         let count = object.at("spec").list("mutations").len();
         vec![name(object), count.into(), param_kind_cell(object).into(), age(object, now)]
@@ -112,15 +138,15 @@ impl Hooks for Policies {
 }
 
 /// The definition of MutatingAdmissionPolicies.
-pub fn def() -> ResourceDef {
+pub fn def(deps: &Deps) -> ResourceDef {
     ResourceDef::builtin(
         GROUP,
         "v1",
-        "MutatingAdmissionPolicy",
+        KIND,
         "mutatingadmissionpolicies",
         Scope::Cluster,
         COLUMNS,
-        Policies,
+        Policies { guard: Guard::new(deps, KIND, false) },
     )
     .metadata_checks(&[metadata::GENERAL_WHOLE], &[])
     .wait_for_caches()
@@ -132,7 +158,7 @@ pub fn def() -> ResourceDef {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::shared::testing::{create_errors, row};
+    use crate::shared::testing::{create_errors, deps, row};
     use expect_test::expect;
     use serde_json::json;
 
@@ -145,7 +171,7 @@ mod tests {
             spec.matchConstraints.resourceRules.operations: Unsupported value: "DELETE": supported values: "*", "CONNECT", "CREATE", "UPDATE"
             spec.mutations[0].jsonPatch: Required value: must be specified when patchType is JSONPatch
             spec.mutations[0].applyConfiguration: Invalid value: "{applyConfiguration}": must not be specified when patchType is JSONPatch"#]]
-        .assert_eq(&create_errors(&def(), p.clone()));
-        assert_eq!(row(&def(), &p), "p | 1 | <unset> | <unknown>");
+        .assert_eq(&create_errors(&def(&deps()), p.clone()));
+        assert_eq!(row(&def(&deps()), &p), "p | 1 | <unset> | <unknown>");
     }
 }

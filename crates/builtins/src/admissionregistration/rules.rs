@@ -6,7 +6,7 @@ use crate::shared::{
 };
 use kaji_meta::{
     field::{Error, ErrorList, Path},
-    validation,
+    object, validation,
 };
 use serde_json::{Value, json};
 
@@ -18,6 +18,20 @@ pub const FAILURE_POLICIES: &[&str] = &["Fail", "Ignore"];
 pub const MATCH_POLICIES: &[&str] = &["Equivalent", "Exact"];
 /// When a webhook or mutation is called again, sorted.
 pub const REINVOCATION_POLICIES: &[&str] = &["IfNeeded", "Never"];
+
+/// The end of names that upstream reserves for configurations in files.
+const STATIC: &str = ".static.k8s.io";
+
+/// The warning about a reserved name. Where configurations in files are on (`ManifestBasedAdmissionControlConfig`), which this server
+/// has not, upstream refuses a new object of such a name.
+pub fn name_warnings(object: &Value) -> Vec<String> {
+    if !object::name(object).ends_with(STATIC) {
+        return vec![];
+    }
+    vec![format!(
+        "metadata.name: names ending with {STATIC:?} are reserved for static manifest-based configurations and cannot be managed via the API"
+    )]
+}
 
 fn wildcard_alone(errs: &mut ErrorList, path: &Path, rule: &Value, field: &str, what: &str) {
     let list = rule.list(field);
@@ -289,5 +303,29 @@ pub fn param_ref_cell(object: &Value) -> String {
         ("", _) => "<unset>".into(),
         (name, "") => format!("*/{name}"),
         (name, namespace) => format!("{namespace}/{name}"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::{
+        admissionregistration::defs,
+        shared::testing::{deps, warnings},
+    };
+    use serde_json::json;
+
+    #[test]
+    fn warns_of_reserved_names() {
+        let defs = defs(&deps());
+        assert_eq!(defs.len(), 6);
+        for def in &defs {
+            let warned = |name: &str| warnings(def, &json!({"metadata": {"name": name}}));
+            assert_eq!(
+                warned("a.static.k8s.io"),
+                r#"metadata.name: names ending with ".static.k8s.io" are reserved for static manifest-based configurations and cannot be managed via the API"#,
+                "{def:?}"
+            );
+            assert_eq!(warned("static.k8s.io"), "");
+        }
     }
 }

@@ -2,23 +2,34 @@
 
 use super::{
     expressions::{compile, match_conditions, policy_env},
-    rules::{FAILURE_POLICIES, GROUP, default_match, match_resources, param_kind, param_kind_cell},
+    parameters::Guard,
+    rules::{
+        FAILURE_POLICIES, GROUP, default_match, match_resources, name_warnings, param_kind, param_kind_cell,
+    },
 };
-use crate::shared::{
-    check, metadata, rules,
-    table::{age, name},
-    value::{Fields, ensure_object, put},
+use crate::{
+    Deps,
+    shared::{
+        check, metadata, rules,
+        table::{age, name},
+        value::{Fields, ensure_object, put},
+    },
 };
 use kaji_cel::{
     Env,
     admission::{Returns, without_authorizer},
 };
 use kaji_meta::{
+    Status,
     field::{Error, ErrorList, Path},
     object,
 };
-use kaji_resource::{Column, Ctx, Hooks, ResourceDef, Scope, SubresourceDef, age_column, name_column};
+use kaji_resource::{
+    BoxFuture, Column, Ctx, Hooks, Reservation, ResourceDef, Scope, SubresourceDef, age_column, name_column,
+};
 use serde_json::{Value, json};
+
+const KIND: &str = "ValidatingAdmissionPolicy";
 
 const COLUMNS: &[Column] = &[
     name_column(),
@@ -40,7 +51,9 @@ const COLUMNS: &[Column] = &[
 const MAX_ANNOTATIONS: usize = 20;
 const MAX_VALUE_EXPRESSION: usize = 5 * 1024;
 
-struct Policies;
+struct Policies {
+    guard: Guard,
+}
 
 fn validation(errs: &mut ErrorList, path: &Path, v: &Value, (env, messages): (&Env, &Env)) {
     let (text, at) = (v.text("expression"), path.child("expression"));
@@ -175,6 +188,19 @@ impl Hooks for Policies {
         if ctx.subresource == "status" { validate_status(new) } else { validate(new) }
     }
 
+    fn warnings(&self, _ctx: &Ctx<'_>, new: &Value, _old: Option<&Value>) -> Vec<String> {
+        name_warnings(new)
+    }
+
+    fn reserve<'a>(
+        &'a self,
+        ctx: &'a Ctx<'a>,
+        new: &'a mut Value,
+        old: Option<&'a Value>,
+    ) -> BoxFuture<'a, Result<Option<Reservation>, Status>> {
+        Box::pin(async move { self.guard.policy(ctx, new, old).await.map(|()| None) })
+    }
+
     fn reset_fields(&self, _version: &str, subresource: &str) -> &'static [&'static [&'static str]] {
         rules::resets_metadata(subresource)
     }
@@ -186,15 +212,15 @@ impl Hooks for Policies {
 }
 
 /// The definition of ValidatingAdmissionPolicies.
-pub fn def() -> ResourceDef {
+pub fn def(deps: &Deps) -> ResourceDef {
     ResourceDef::builtin(
         GROUP,
         "v1",
-        "ValidatingAdmissionPolicy",
+        KIND,
         "validatingadmissionpolicies",
         Scope::Cluster,
         COLUMNS,
-        Policies,
+        Policies { guard: Guard::new(deps, KIND, true) },
     )
     .metadata_checks(&[metadata::GENERAL_WHOLE], &[])
     .wait_for_caches()
@@ -207,7 +233,7 @@ pub fn def() -> ResourceDef {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::shared::testing::{create_errors, row};
+    use crate::shared::testing::{create_errors, deps, row};
     use expect_test::expect;
 
     #[test]
@@ -221,8 +247,8 @@ mod tests {
             spec.variables[0].name: Invalid value: "for": must be a valid CEL identifier
             spec.variables[0].expression: Required value: expression is not specified
             spec.auditAnnotations[0].valueExpression: Required value: valueExpression is not specified"#]]
-        .assert_eq(&create_errors(&def(), bad));
+        .assert_eq(&create_errors(&def(&deps()), bad));
         let p = json!({"metadata": {"name": "p"}, "spec": {"validations": [{}], "paramKind": {"apiVersion": "v1", "kind": "ConfigMap"}}});
-        assert_eq!(row(&def(), &p), "p | 1 | v1/ConfigMap | <unknown>");
+        assert_eq!(row(&def(&deps()), &p), "p | 1 | v1/ConfigMap | <unknown>");
     }
 }

@@ -1,9 +1,10 @@
 //! ValidatingAdmissionPolicyBindings.
 
 use super::bindings;
+use crate::Deps;
 use kaji_resource::ResourceDef;
 
 /// The definition of ValidatingAdmissionPolicyBindings.
-pub fn def() -> ResourceDef {
-    bindings::def("ValidatingAdmissionPolicyBinding", "validatingadmissionpolicybindings", true)
+pub fn def(deps: &Deps) -> ResourceDef {
+    bindings::def(deps, "ValidatingAdmissionPolicyBinding", "validatingadmissionpolicybindings", true)
 }

@@ -2,7 +2,10 @@
 
 use super::{
     expressions::match_conditions,
-    rules::{FAILURE_POLICIES, GROUP, MATCH_POLICIES, REINVOCATION_POLICIES, client, default_rules, rule},
+    rules::{
+        FAILURE_POLICIES, GROUP, MATCH_POLICIES, REINVOCATION_POLICIES, client, default_rules, name_warnings,
+        rule,
+    },
 };
 use crate::shared::{
     check, metadata, rules,
@@ -148,6 +151,10 @@ impl Hooks for Webhooks {
 
     fn validate_update(&self, _ctx: &Ctx<'_>, new: &Value, old: &Value) -> ErrorList {
         self.validate(new, Some(old))
+    }
+
+    fn warnings(&self, _ctx: &Ctx<'_>, new: &Value, _old: Option<&Value>) -> Vec<String> {
+        name_warnings(new)
     }
 
     fn row(&self, _version: &str, object: &Value, now: jiff::Timestamp) -> Vec<Value> {

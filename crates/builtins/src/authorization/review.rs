@@ -157,7 +157,7 @@ fn named_user(spec: &Value) -> UserInfo {
         name: spec.text("user").to_owned(),
         uid: spec.text("uid").to_owned(),
         groups: spec.strings("groups").map(str::to_owned).collect(),
-        extra: spec.map("extra").into_iter().flatten().map(|(k, v)| (k.to_lowercase(), values(v))).collect(),
+        extra: spec.map("extra").into_iter().flatten().map(|(k, v)| (k.clone(), values(v))).collect(),
     }
 }
 
@@ -167,9 +167,13 @@ fn attributes<'a>(user: &'a UserInfo, spec: &'a Value, selectors: &'a Selectors)
         let n = spec.at("nonResourceAttributes");
         return Attributes::path(user, n.text("verb"), n.text("path"));
     }
+    let version = match r.text("version") {
+        "" => "*",
+        version => version,
+    };
     Attributes {
         namespace: r.text("namespace"),
-        version: r.text("version"),
+        version,
         subresource: r.text("subresource"),
         name: r.text("name"),
         field_selector: selectors.field.parsed.as_ref(),
@@ -249,6 +253,49 @@ mod tests {
             let error = Some("lost".into());
             Box::pin(std::future::ready(Rules { rules, incomplete: true, error }))
         }
+    }
+
+    /// Allows everything, and says about which version and for which extra attributes of the user.
+    struct Echo;
+
+    impl Authorizer for Echo {
+        fn authorize<'a>(&'a self, a: &'a Attributes<'a>) -> BoxFuture<'a, Outcome> {
+            let outcome = Outcome::allow(format!("{} {:?}", a.version, a.user.extra));
+            Box::pin(std::future::ready(outcome))
+        }
+        fn rules<'a>(&'a self, _: &'a UserInfo, _: &'a str) -> BoxFuture<'a, Rules> {
+            Box::pin(std::future::ready(Rules::default()))
+        }
+    }
+
+    #[test]
+    fn no_version_is_every_version_and_keys_of_extra_stay() {
+        let (test, deps) = (TestContext::default(), Deps { authorizer: Arc::new(Echo), ..deps() });
+        let reviews = [
+            selfsubjectaccessreviews::def(&deps),
+            subjectaccessreviews::def(&deps),
+            localsubjectaccessreviews::def(&deps),
+        ];
+        let mut seen = vec![];
+        for review in &reviews {
+            for version in ["", "v1"] {
+                let local = review.kind == "LocalSubjectAccessReview";
+                let namespace = if local { "m" } else { "" };
+                let attributes =
+                    json!({"verb": "get", "resource": "pods", "namespace": namespace, "version": version});
+                let body = json!({"metadata": {"namespace": namespace}, "spec": {"user": "bob",
+                    "extra": {"Scopes": ["A", "b"]}, "resourceAttributes": attributes}});
+                seen.push(text(call(&test, review, body)));
+            }
+        }
+        expect![[r#"
+            {"allowed":true,"reason":"* {}"}
+            {"allowed":true,"reason":"v1 {}"}
+            {"allowed":true,"reason":"* {\"Scopes\": [\"A\", \"b\"]}"}
+            {"allowed":true,"reason":"v1 {\"Scopes\": [\"A\", \"b\"]}"}
+            {"allowed":true,"reason":"* {\"Scopes\": [\"A\", \"b\"]}"}
+            {"allowed":true,"reason":"v1 {\"Scopes\": [\"A\", \"b\"]}"}"#]]
+        .assert_eq(&seen.join("\n"));
     }
 
     fn with() -> Deps {

@@ -2,7 +2,7 @@
 
 use super::jobs::spec as job_spec;
 use crate::{
-    core::pods::{drop, template},
+    core::pods::template,
     shared::{
         Fields, check, metadata, table,
         value::{default_text, ensure_object, put, set_default},
@@ -134,6 +134,13 @@ fn time_zone(errs: &mut ErrorList, path: &Path, zone: &str) {
     }
 }
 
+fn drop_disabled(ctx: &Ctx<'_>, object: &mut Value, old: Option<&Value>) {
+    let old = old.map(|old| old.at("spec").at("jobTemplate").at("spec"));
+    if let Some(spec) = object.pointer_mut("/spec/jobTemplate/spec") {
+        job_spec::drop_disabled(ctx.features, spec, old);
+    }
+}
+
 impl Hooks for CronJobs {
     fn default(&self, _version: &str, object: &mut Value) {
         let spec = ensure_object(object, "spec");
@@ -148,7 +155,7 @@ impl Hooks for CronJobs {
 
     fn prepare_create(&self, ctx: &Ctx<'_>, object: &mut Value) {
         put(object, "status", json!({}));
-        drop::of_template(ctx.features, object, &["spec", "jobTemplate", "spec", "template"], None);
+        drop_disabled(ctx, object, None);
     }
 
     fn validate_create(&self, _ctx: &Ctx<'_>, object: &Value) -> ErrorList {
@@ -164,7 +171,7 @@ impl Hooks for CronJobs {
 
     fn prepare_update(&self, ctx: &Ctx<'_>, new: &mut Value, old: &Value) {
         if ctx.subresource.is_empty() {
-            drop::of_template(ctx.features, new, &["spec", "jobTemplate", "spec", "template"], Some(old));
+            drop_disabled(ctx, new, Some(old));
         }
     }
 
@@ -265,6 +272,23 @@ mod tests {
             spec.failedJobsHistoryLimit: Invalid value: -1: must be greater than or equal to 0
             metadata.name: Invalid value: "xxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxx": must be no more than 52 characters"#]]
         .assert_eq(&show(&CronJobs.validate_create(&w.ctx(&bad, "", "v1"), &bad)));
+    }
+
+    #[test]
+    fn fields_of_features_that_are_off_are_dropped() {
+        let w = TestContext::default();
+        let scheduled = || cron_job(|c| c["spec"]["jobTemplate"]["spec"]["scheduling"] = json!({}));
+        let kept = |old: Option<Value>| {
+            let mut new = scheduled();
+            let sent = new.clone();
+            let ctx = w.ctx(&sent, "", "v1");
+            match &old {
+                None => CronJobs.prepare_create(&ctx, &mut new),
+                Some(old) => CronJobs.prepare_update(&ctx, &mut new, old),
+            }
+            new["spec"]["jobTemplate"]["spec"].get("scheduling").is_some()
+        };
+        assert!(!kept(None) && !kept(Some(cron_job(|_| {}))) && kept(Some(scheduled())));
     }
 
     #[test]

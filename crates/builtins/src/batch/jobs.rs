@@ -5,7 +5,7 @@ pub(super) mod spec;
 mod status;
 
 use crate::{
-    core::pods::{drop, template},
+    core::pods::template,
     shared::{
         Fields, check,
         conditions::is_true,
@@ -270,7 +270,7 @@ impl Hooks for Jobs {
             label_as_pods(object);
         }
         put(object, "status", json!({}));
-        drop::of_template(ctx.features, object, &["spec", "template"], None);
+        spec::drop_disabled(ctx.features, ensure_object(object, "spec"), None);
     }
 
     fn validate_create(&self, _ctx: &Ctx<'_>, object: &Value) -> ErrorList {
@@ -281,7 +281,7 @@ impl Hooks for Jobs {
 
     fn prepare_update(&self, ctx: &Ctx<'_>, new: &mut Value, old: &Value) {
         if ctx.subresource.is_empty() {
-            drop::of_template(ctx.features, new, &["spec", "template"], Some(old));
+            spec::drop_disabled(ctx.features, ensure_object(new, "spec"), Some(old.at("spec")));
         }
     }
 
@@ -381,6 +381,25 @@ mod tests {
             made(false),
             r#"{"a":"b","batch.kubernetes.io/controller-uid":"u1","batch.kubernetes.io/job-name":"j","controller-uid":"u1","job-name":"j"}"#
         );
+    }
+
+    #[test]
+    fn fields_of_features_that_are_off_are_dropped() {
+        let w = TestContext::default();
+        let scheduling = json!({"disruptionMode": {"single": {}}});
+        let plain = new_job(|_| {});
+        assert_eq!(new_job(|j| j["spec"]["scheduling"] = scheduling.clone()), plain);
+        let updated = |old: &Value| {
+            let mut new = plain.clone();
+            new["spec"]["scheduling"] = scheduling.clone();
+            let sent = new.clone();
+            Jobs.prepare_update(&w.ctx(&sent, "", "v1"), &mut new, old);
+            new["spec"].get("scheduling").cloned()
+        };
+        assert_eq!(updated(&plain), None);
+        let mut old = plain.clone();
+        old["spec"]["scheduling"] = json!({});
+        assert_eq!(updated(&old), Some(scheduling.clone()));
     }
 
     #[test]

@@ -1,4 +1,5 @@
-//! Namespaces: deletion waits for `spec.finalizers`, which only the finalize subresource changes.
+//! Namespaces: deletion waits for `spec.finalizers`, which only the finalize subresource changes. While it waits, a further DELETE
+//! changes nothing.
 
 use crate::shared::{
     check, metadata,

@@ -1,5 +1,7 @@
 //! Nodes.
 
+mod annotations;
+
 use super::services::PROXY_VERBS;
 use crate::shared::{
     check, conditions,
@@ -64,6 +66,7 @@ struct Nodes;
 
 fn validate(node: &Value) -> ErrorList {
     let mut errs = vec![];
+    annotations::validate(&mut errs, node);
     let spec = node.at("spec");
     rules::taints(&mut errs, &Path::new("metadata").child("taints"), spec.list("taints"));
     resources(&mut errs, node);
@@ -144,6 +147,7 @@ fn declared_features(errs: &mut ErrorList, node: &Value) {
 
 fn validate_change(new: &Value, old: &Value) -> ErrorList {
     let mut errs = vec![];
+    annotations::validate(&mut errs, new);
     resources(&mut errs, new);
     declared_features(&mut errs, new);
     let addresses = new.at("status").list("addresses");

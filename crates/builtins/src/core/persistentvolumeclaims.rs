@@ -2,7 +2,9 @@
 
 use super::persistentvolumes::{CLASS_ANNOTATION, access_modes, amount, class, modes_cell, phase};
 use crate::shared::{
-    check, metadata, rules,
+    check,
+    disabled::{self, Feature},
+    metadata, rules,
     table::{age, name},
     value::{Fields, default_text, drop_field, ensure_object, put},
 };
@@ -51,6 +53,12 @@ const RESIZE_STATES: &[&str] = &[
     "NodeResizeInProgress",
     "NodeResizeInfeasible",
     "NodeResizePending",
+];
+
+/// Features that are off, with their fields in the status.
+const OFF_IN_STATUS: [Feature; 1] = [
+    // CSIVolumeHealth
+    &[&["healthStatus"]],
 ];
 
 struct Claims;
@@ -287,10 +295,16 @@ impl Hooks for Claims {
     }
 
     fn prepare_update(&self, ctx: &Ctx<'_>, new: &mut Value, old: &Value) {
-        if ctx.subresource.is_empty() {
-            let spec = ensure_object(new, "spec");
-            drop_unknown_source(spec, Some(old));
-            sync_sources(spec);
+        match ctx.subresource {
+            "status" => {
+                disabled::drop_fields(ensure_object(new, "status"), old.at("status"), &OFF_IN_STATUS);
+            }
+            "" => {
+                let spec = ensure_object(new, "spec");
+                drop_unknown_source(spec, Some(old));
+                sync_sources(spec);
+            }
+            _ => {}
         }
     }
 
@@ -366,7 +380,7 @@ pub fn def() -> ResourceDef {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::shared::testing::{create_errors, created, row, update_errors};
+    use crate::shared::testing::{create_errors, created, row, update, update_errors};
     use expect_test::expect;
 
     fn pvc() -> Value {
@@ -424,6 +438,20 @@ mod tests {
         assert_eq!((claim["spec"].get("dataSourceRef"), claim["spec"].get("dataSource")), (None, None));
         let rounded = json!({"requests": {"storage": "1m"}, "limits": {"storage": "1001m"}});
         assert_eq!(claim["spec"]["resources"], rounded);
+    }
+
+    #[test]
+    fn the_health_of_a_volume_is_dropped() {
+        let with = |health: bool| {
+            let mut claim = pvc();
+            claim["status"] = json!({"phase": "Bound"});
+            if health {
+                claim["status"]["healthStatus"] = json!({"healthConditions": []});
+            }
+            claim
+        };
+        assert_eq!(update(&def(), "status", with(true), with(false)).0["status"], with(false)["status"]);
+        assert_eq!(update(&def(), "status", with(true), with(true)).0["status"], with(true)["status"]);
     }
 
     #[test]

@@ -170,7 +170,10 @@ impl Hooks for Pods {
 
     fn prepare_update(&self, ctx: &Ctx<'_>, new: &mut Value, old: &Value) {
         match ctx.subresource {
-            "status" => status::prepare(new, old),
+            "status" => {
+                status::prepare(new, old);
+                drop::of_status(ensure_object(new, "status"), old.at("status"));
+            }
             "ephemeralcontainers" => update::prepare_ephemeral(new, old),
             "resize" => resize::prepare(new, old),
             _ => {}

@@ -1,5 +1,7 @@
 //! Secrets. `stringData` is written into `data` when an object is decoded and never stored.
 
+mod tls;
+
 use super::configmaps::{MAX_DATA, frozen_data};
 use crate::shared::{
     check, metadata,
@@ -139,17 +141,8 @@ impl Hooks for Secrets {
         if new.text("type") != TLS {
             return vec![];
         }
-        let has_pem = |key: &str| {
-            let bytes = base64_bytes(new.at("data").text(key));
-            String::from_utf8_lossy(&bytes).contains("-----BEGIN ")
-        };
-        if !has_pem("tls.crt") {
-            vec!["tls: failed to find any PEM data in certificate input".into()]
-        } else if !has_pem("tls.key") {
-            vec!["tls: failed to find any PEM data in key input".into()]
-        } else {
-            vec![]
-        }
+        let bytes = |key: &str| base64_bytes(new.at("data").text(key));
+        tls::problem(&bytes("tls.crt"), &bytes("tls.key")).into_iter().collect()
     }
 
     fn row(&self, _version: &str, object: &Value, now: jiff::Timestamp) -> Vec<Value> {
@@ -169,7 +162,8 @@ pub fn def() -> ResourceDef {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::shared::testing::{create_errors, created, row, update_errors};
+    use crate::shared::testing::{create_errors, created, row, update_errors, warnings};
+    use base64::engine::general_purpose::STANDARD;
     use expect_test::expect;
     use serde_json::json;
 
@@ -221,6 +215,21 @@ mod tests {
             immutable: Forbidden: field is immutable when `immutable` is set
             data: Forbidden: field is immutable when `immutable` is set"#]]
         .assert_eq(&update_errors(&def(), "", json!({"type": "x", "data": {"a": "Mg=="}}), old));
+    }
+
+    #[test]
+    fn warns_of_keys_of_other_certificates() {
+        let made = || rcgen::generate_simple_self_signed(vec!["a.example".to_owned()]).unwrap();
+        let secret = |ty: &str, crt: &str, key: &str| json!({"type": ty, "data": {"tls.crt": STANDARD.encode(crt), "tls.key": STANDARD.encode(key)}});
+        let (one, other) = (made(), made());
+        let (crt, key) = (one.cert.pem(), one.signing_key.serialize_pem());
+        assert_eq!(warnings(&def(), &secret(TLS, &crt, &key)), "");
+        let wrong = other.signing_key.serialize_pem();
+        expect!["tls: private key does not match public key"]
+            .assert_eq(&warnings(&def(), &secret(TLS, &crt, &wrong)));
+        expect!["tls: failed to find any PEM data in key input"]
+            .assert_eq(&warnings(&def(), &secret(TLS, &crt, "")));
+        assert_eq!(warnings(&def(), &secret("Opaque", &crt, &wrong)), "");
     }
 
     #[test]

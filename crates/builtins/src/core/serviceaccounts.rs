@@ -204,8 +204,8 @@ impl Hooks for ServiceAccounts {
 
     fn warnings(&self, _ctx: &Ctx<'_>, new: &Value, old: Option<&Value>) -> Vec<String> {
         const KEY: &str = "kubernetes.io/enforce-mountable-secrets";
-        let enforced = |v: &Value| object::annotation(v, KEY) == Some("true");
-        if enforced(new) && !old.is_some_and(enforced) {
+        let has = |v: &Value| object::annotation(v, KEY).is_some();
+        if has(new) && !old.is_some_and(has) {
             return vec![format!(
                 "metadata.annotations[{KEY}]: deprecated in v1.32+; prefer separate namespaces to isolate access to mounted secrets"
             )];
@@ -246,7 +246,7 @@ pub fn def(deps: &Deps) -> ResourceDef {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::shared::testing::{row, show};
+    use crate::shared::testing::{TestContext, row, show};
     use expect_test::expect;
 
     #[test]
@@ -262,6 +262,20 @@ mod tests {
         expect!["spec.expirationSeconds: Invalid value: 1: may not specify a duration less than 10 minutes"]
             .assert_eq(&show(&validate_request(&json!({"expirationSeconds": 1}))));
         assert!(validate_request(&json!({"expirationSeconds": 3600})).is_empty());
+    }
+
+    #[test]
+    fn warns_of_an_annotation_that_is_new() {
+        let of = |annotations: Value| json!({"metadata": {"name": "a", "annotations": annotations}});
+        let (none, some) = (of(json!({})), of(json!({"kubernetes.io/enforce-mountable-secrets": "false"})));
+        let test = TestContext::default();
+        let hooks = def(&crate::shared::testing::deps()).hooks;
+        let warned = |new: &Value, old: Option<&Value>| hooks.warnings(&test.ctx(new, "", "v1"), new, old);
+        let text = "metadata.annotations[kubernetes.io/enforce-mountable-secrets]: deprecated in v1.32+; prefer separate namespaces to isolate access to mounted secrets";
+        assert_eq!(warned(&some, None), [text]);
+        assert_eq!(warned(&some, Some(&none)), [text]);
+        let on = of(json!({"kubernetes.io/enforce-mountable-secrets": "true"}));
+        assert!(warned(&on, Some(&some)).is_empty() && warned(&none, Some(&some)).is_empty());
     }
 
     #[test]

@@ -61,7 +61,7 @@ pub fn device(errs: &mut ErrorList, path: &Path, d: &Value, old: Option<&Value>,
         errs.push(Error::invalid(path, Value::Null, NO_PLACE));
     }
     binding_conditions(errs, path, d);
-    mappings(errs, &path.child("nodeAllocatableResourceMappings"), d);
+    node_resources(errs, &path.child("nodeAllocatableResources"), d);
 }
 
 fn sizes(errs: &mut ErrorList, path: &Path, d: &Value) {
@@ -312,31 +312,63 @@ fn consumptions(errs: &mut ErrorList, path: &Path, list: &[Value]) {
 }
 
 /// What a device takes of the node's own resources.
-fn mappings(errs: &mut ErrorList, path: &Path, d: &Value) {
-    for (resource, mapping) in d.map("nodeAllocatableResourceMappings").into_iter().flatten() {
+fn node_resources(errs: &mut ErrorList, path: &Path, d: &Value) {
+    for (resource, of) in d.map("nodeAllocatableResources").into_iter().flatten() {
         let at = path.key(resource);
-        if !names::is_native(resource) {
+        if !matches!(resource.as_str(), "cpu" | "memory") && !names::is_hugepages(resource) {
             errs.push(Error::invalid(&at, resource.as_str(), "must be a node allocatable resource name"));
         }
-        if !mapping.has("allocationMultiplier") && !mapping.has("capacityKey") {
-            let text = "at least one of allocationMultiplier or capacityKey must be set";
-            errs.push(Error::invalid(&at, "", text));
+        if !of.has("mapping") && !of.has("overhead") {
+            errs.push(Error::required(&at, "at least one of mapping or overhead must be set"));
         }
-        if mapping.has("allocationMultiplier") {
-            let multiplier = quantity(mapping.at("allocationMultiplier"));
-            if multiplier.sign() <= 0 {
-                let at = at.child("allocationMultiplier");
-                errs.push(Error::invalid(&at, multiplier.to_string(), "must be positive"));
-            }
+        if of.has("mapping") {
+            mapping(errs, &at.child("mapping"), of.at("mapping"), d);
         }
-        match mapping.opt_text("capacityKey") {
-            None => {}
-            Some("") => {
-                let text = "capacityKey must not be an empty string";
-                errs.push(Error::invalid(&at.child("capacityKey"), "", text));
-            }
-            Some(key) if d.map("capacity").is_some_and(|all| all.contains_key(key)) => {}
-            Some(key) => errs.push(Error::not_found(&at.child("capacityKey"), key)),
+        if of.has("overhead") {
+            overhead(errs, &at.child("overhead"), of.at("overhead"));
+        }
+    }
+}
+
+fn mapping(errs: &mut ErrorList, path: &Path, mapping: &Value, d: &Value) {
+    let (key, factor) = ("capacityKey", "capacityMultiplier");
+    let positive = |errs: &mut ErrorList, field: &str| {
+        let given = quantity(mapping.at(field));
+        if mapping.has(field) && given.sign() <= 0 {
+            errs.push(Error::invalid(&path.child(field), given.to_string(), "must be positive"));
+        }
+    };
+    if let Some(name) = mapping.opt_text(key) {
+        if name.is_empty() {
+            errs.push(Error::invalid(&path.child(key), "", "capacityKey must not be an empty string"));
+        } else if !d.map("capacity").is_some_and(|all| all.contains_key(name)) {
+            errs.push(Error::not_found(&path.child(key), name));
+        }
+        if !mapping.has(factor) {
+            let text = "capacityMultiplier is required when capacityKey is set";
+            errs.push(Error::required(&path.child(factor), text));
+        }
+        positive(errs, factor);
+    }
+    positive(errs, "deviceMultiplier");
+    if mapping.has(factor) && !mapping.has(key) {
+        errs.push(Error::required(
+            &path.child(key),
+            "capacityKey is required when capacityMultiplier is set",
+        ));
+    }
+    check::union(errs, path, mapping, &[key, "deviceMultiplier"]);
+}
+
+fn overhead(errs: &mut ErrorList, path: &Path, overhead: &Value) {
+    let fields = ["perPod", "perContainer"];
+    if !fields.iter().any(|field| overhead.has(field)) {
+        errs.push(Error::invalid(path, "", "at least one of perPod or perContainer must be set"));
+    }
+    for field in fields {
+        let given = quantity(overhead.at(field));
+        if given.sign() < 0 {
+            errs.push(Error::invalid(&path.child(field), given.to_string(), "must be non-negative"));
         }
     }
 }
@@ -391,8 +423,12 @@ mod tests {
         out.push(errors(json!({"name": "d", "consumesCounters": [
             {"counterSet": "s", "counters": {"A": {"value": "1"}}}, {"counterSet": "s"}]})));
         out.push(errors(json!({"name": "d", "consumesCounters": [{}, {}, {}]})));
-        out.push(errors(json!({"name": "d", "capacity": {"m": {"value": "1"}}, "nodeAllocatableResourceMappings": {
-            "cpu": {"capacityKey": "m"}, "memory": {"capacityKey": "x", "allocationMultiplier": "0"}, "gpu.io/x": {}}})));
+        out.push(errors(json!({"name": "d", "capacity": {"m": {"value": "1"}}, "nodeAllocatableResources": {
+            "cpu": {"mapping": {"capacityKey": "m", "capacityMultiplier": "2"}, "overhead": {"perPod": "0"}},
+            "ephemeral-storage": {"mapping": {"deviceMultiplier": "1"}},
+            "hugepages-2Mi": {"mapping": {"capacityKey": "", "deviceMultiplier": "0"}, "overhead": {"perPod": "-1", "perContainer": "-2"}},
+            "memory": {"mapping": {"capacityKey": "x", "capacityMultiplier": "0"}, "overhead": {}},
+            "gpu.io/x": {}, "hugepages-1Gi": {"mapping": {"capacityMultiplier": "1"}}}})));
         out.push(errors(json!({"name": "d", "bindingConditions": ["a", "a"]})));
         out.push(errors(
             json!({"name": "d", "bindingConditions": ["a"], "bindingFailureConditions": ["a", "b c"]}),
@@ -413,10 +449,20 @@ mod tests {
             --
             d.consumesCounters: Too many: 3: must have at most 2 items
             --
-            d.nodeAllocatableResourceMappings[gpu.io/x]: Invalid value: "gpu.io/x": must be a node allocatable resource name
-            d.nodeAllocatableResourceMappings[gpu.io/x]: Invalid value: "": at least one of allocationMultiplier or capacityKey must be set
-            d.nodeAllocatableResourceMappings[memory].allocationMultiplier: Invalid value: "0": must be positive
-            d.nodeAllocatableResourceMappings[memory].capacityKey: Not found: "x"
+            d.nodeAllocatableResources[ephemeral-storage]: Invalid value: "ephemeral-storage": must be a node allocatable resource name
+            d.nodeAllocatableResources[gpu.io/x]: Invalid value: "gpu.io/x": must be a node allocatable resource name
+            d.nodeAllocatableResources[gpu.io/x]: Required value: at least one of mapping or overhead must be set
+            d.nodeAllocatableResources[hugepages-1Gi].mapping.capacityKey: Required value: capacityKey is required when capacityMultiplier is set
+            d.nodeAllocatableResources[hugepages-1Gi].mapping: Invalid value: "": must specify one of: `capacityKey`, `deviceMultiplier`
+            d.nodeAllocatableResources[hugepages-2Mi].mapping.capacityKey: Invalid value: "": capacityKey must not be an empty string
+            d.nodeAllocatableResources[hugepages-2Mi].mapping.capacityMultiplier: Required value: capacityMultiplier is required when capacityKey is set
+            d.nodeAllocatableResources[hugepages-2Mi].mapping.deviceMultiplier: Invalid value: "0": must be positive
+            d.nodeAllocatableResources[hugepages-2Mi].mapping: Invalid value: "{`capacityKey`, `deviceMultiplier`}": must specify exactly one of: `capacityKey`, `deviceMultiplier`
+            d.nodeAllocatableResources[hugepages-2Mi].overhead.perPod: Invalid value: "-1": must be non-negative
+            d.nodeAllocatableResources[hugepages-2Mi].overhead.perContainer: Invalid value: "-2": must be non-negative
+            d.nodeAllocatableResources[memory].mapping.capacityKey: Not found: "x"
+            d.nodeAllocatableResources[memory].mapping.capacityMultiplier: Invalid value: "0": must be positive
+            d.nodeAllocatableResources[memory].overhead: Invalid value: "": at least one of perPod or perContainer must be set
             --
             d.bindingConditions[1]: Duplicate value: "a"
             d.bindingFailureConditions: Invalid value: null: bindingFailureConditions are required to use bindingConditions

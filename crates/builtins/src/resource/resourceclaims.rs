@@ -4,14 +4,16 @@ use super::{
     beta_versions,
     permissions::{Permissions, admin_access, admin_access_of_status},
     rules::{
-        GROUP, MAX_CONFIGS, claim, default_claim, driver, limited, opaque, pool, reference, references,
-        request_names, unique,
+        GROUP, MAX_CONFIGS, claim, default_claim, driver, drop_disabled, limited, opaque, pool, reference,
+        references, request_names, unique,
     },
 };
 use crate::{
     Deps,
     shared::{
-        check, metadata,
+        check,
+        disabled::{self, Feature},
+        metadata,
         net::check_interface_address,
         rules,
         table::{age, name},
@@ -42,6 +44,11 @@ const MAX_DATA: usize = 10 << 10;
 const MAX_ADDRESSES: usize = 16;
 const MAX_INTERFACE_NAME: usize = 256;
 const MAX_HARDWARE_ADDRESS: usize = 128;
+/// Features that are off, with their fields in the status.
+const OFF_IN_STATUS: [Feature; 1] = [
+    // DRAOptionalNodeOperations
+    &[&["allocation", "devices", "results", "skipNodeOperations"]],
+];
 
 struct ResourceClaims(Permissions);
 
@@ -229,6 +236,9 @@ impl Hooks for ResourceClaims {
 
     fn prepare_create(&self, _ctx: &Ctx<'_>, object: &mut Value) {
         put(object, "status", json!({}));
+        if let Some(spec) = object.get_mut("spec") {
+            drop_disabled(spec, &Value::Null);
+        }
     }
 
     fn validate_create(&self, ctx: &Ctx<'_>, object: &Value) -> ErrorList {
@@ -240,6 +250,9 @@ impl Hooks for ResourceClaims {
 
     fn prepare_update(&self, ctx: &Ctx<'_>, new: &mut Value, old: &Value) {
         if ctx.subresource != "status" {
+            if let Some(spec) = new.get_mut("spec") {
+                drop_disabled(spec, old.at("spec"));
+            }
             return;
         }
         rules::keep_meta_on_status(new, old);
@@ -260,6 +273,7 @@ impl Hooks for ResourceClaims {
         if kept.len() != status.list("devices").len() {
             put(status, "devices", kept);
         }
+        disabled::drop_fields(status, old.at("status"), &OFF_IN_STATUS);
     }
 
     fn validate_update(&self, ctx: &Ctx<'_>, new: &Value, old: &Value) -> ErrorList {
@@ -334,11 +348,35 @@ pub fn def(deps: &Deps) -> ResourceDef {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::shared::testing::{create_errors, created, deps, row, update_errors};
+    use crate::shared::testing::{create_errors, created, deps, row, update, update_errors};
     use expect_test::expect;
 
     fn claim() -> Value {
         json!({"metadata": {"name": "c"}, "spec": {"devices": {"requests": [{"name": "gpu", "exactly": {"deviceClassName": "g"}}]}}})
+    }
+
+    #[test]
+    fn fields_of_features_that_are_off_are_dropped() {
+        let def = def(&deps());
+        let plain: Value = serde_json::from_str(&created(&def, claim())).unwrap();
+        let mut derived = plain.clone();
+        derived["spec"]["devices"]["requests"][0]["exactly"]["derivedAttributes"] =
+            json!([{"name": "a/b", "expression": "1"}]);
+        let made: Value = serde_json::from_str(&created(&def, derived.clone())).unwrap();
+        assert_eq!(made, plain);
+        assert_eq!(update(&def, "", derived.clone(), plain.clone()), (plain.clone(), String::new()));
+        assert_eq!(update(&def, "", derived.clone(), derived.clone()), (derived, String::new()));
+        let allocated = |skips: bool| {
+            let mut claim = plain.clone();
+            let mut result = json!({"request": "gpu", "driver": "d.io", "pool": "p", "device": "x"});
+            if skips {
+                result["skipNodeOperations"] = json!(["x"]);
+            }
+            claim["status"] = json!({"allocation": {"devices": {"results": [result]}}});
+            claim
+        };
+        assert_eq!(update(&def, "status", allocated(true), plain.clone()), (allocated(false), String::new()));
+        assert_eq!(update(&def, "status", allocated(true), allocated(true)).0, allocated(true));
     }
 
     #[test]

@@ -3,7 +3,7 @@
 use super::{
     beta_versions,
     permissions::admin_access,
-    rules::{GROUP, claim, default_claim},
+    rules::{GROUP, claim, default_claim, drop_disabled},
 };
 use crate::shared::{
     check, claim as claim_template, metadata,
@@ -35,12 +35,24 @@ impl Hooks for Templates {
         Ok(())
     }
 
+    fn prepare_create(&self, _ctx: &Ctx<'_>, object: &mut Value) {
+        if let Some(spec) = object.pointer_mut("/spec/spec") {
+            drop_disabled(spec, &Value::Null);
+        }
+    }
+
     fn validate_create(&self, ctx: &Ctx<'_>, object: &Value) -> ErrorList {
         let (mut errs, spec, path) = (vec![], object.at("spec"), Path::new("spec"));
         admin_access(&mut errs, ctx, spec.at("spec").at("devices").list("requests"));
         claim_template::template_metadata(&mut errs, &path.child("metadata"), spec.at("metadata"));
         claim(&mut errs, &path.child("spec"), spec.at("spec"));
         errs
+    }
+
+    fn prepare_update(&self, _ctx: &Ctx<'_>, new: &mut Value, old: &Value) {
+        if let Some(spec) = new.pointer_mut("/spec/spec") {
+            drop_disabled(spec, old.at("spec").at("spec"));
+        }
     }
 
     fn validate_update(&self, _ctx: &Ctx<'_>, new: &Value, old: &Value) -> ErrorList {
@@ -73,9 +85,25 @@ pub fn def() -> ResourceDef {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::shared::testing::{create_errors, created, row, update_errors};
+    use crate::shared::testing::{create_errors, created, row, update, update_errors};
     use expect_test::expect;
     use serde_json::json;
+
+    #[test]
+    fn fields_of_features_that_are_off_are_dropped() {
+        let of = |derives: bool| {
+            let mut sub =
+                json!({"name": "b", "deviceClassName": "c", "allocationMode": "ExactCount", "count": 1});
+            if derives {
+                sub["derivedAttributes"] = json!([{"name": "a/b", "expression": "1"}]);
+            }
+            json!({"metadata": {"name": "t"}, "spec": {"spec": {"devices": {"requests": [{"name": "a", "firstAvailable": [sub]}]}}}})
+        };
+        let made: Value = serde_json::from_str(&created(&def(), of(true))).unwrap();
+        assert_eq!(made, of(false));
+        assert_eq!(update(&def(), "", of(true), of(false)), (of(false), String::new()));
+        assert_eq!(update(&def(), "", of(true), of(true)), (of(true), String::new()));
+    }
 
     #[test]
     fn rejects_invalid_fields_and_prints_a_row() {

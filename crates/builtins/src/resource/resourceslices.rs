@@ -8,9 +8,11 @@ use super::{
 use crate::{
     Deps,
     shared::{
-        check, metadata,
+        check,
+        disabled::{self, Feature},
+        metadata,
         table::{age, name},
-        value::{Fields, list_mut, set_default},
+        value::{Fields, list_mut},
     },
 };
 use kaji_meta::{
@@ -48,6 +50,25 @@ const MAX_ADVANCED_DEVICES: usize = 64;
 const MAX_COUNTER_SETS: usize = 8;
 /// The fields that select the nodes of devices.
 const PLACES: &[&str] = &["nodeName", "nodeSelector", "allNodes", "perDeviceNodeSelection"];
+
+/// Features that are off. Source: upstream's `pkg/registry/resource/resourceslice` of 1.37.
+const OFF: [Feature; 5] = [
+    // DRADeviceCompatibilityGroups
+    &[&["spec", "devices", "consumesCounters", "compatibilityGroups"]],
+    // DRANodeAllocatableResources
+    &[&["spec", "devices", "nodeAllocatableResources"]],
+    // DRAListTypeAttributes
+    &[
+        &["spec", "devices", "attributes", "*", "bools"],
+        &["spec", "devices", "attributes", "*", "ints"],
+        &["spec", "devices", "attributes", "*", "strings"],
+        &["spec", "devices", "attributes", "*", "versions"],
+    ],
+    // DRAPartitionableDevicesType
+    &[&["spec", "partitionTypeAttribute"]],
+    // DRAOptionalNodeOperations
+    &[&["spec", "skipNodeOperations"]],
+];
 
 struct Slices {
     deps: Deps,
@@ -124,9 +145,6 @@ impl Hooks for Slices {
             let device = if version == FLAT { device.get_mut("basic") } else { Some(device) };
             let Some(device) = device else { continue };
             list_mut(device, "taints").iter_mut().for_each(|t| default_taint(t, self.deps.clock.now()));
-            if let Some(Value::Object(map)) = device.get_mut("nodeAllocatableResourceMappings") {
-                map.values_mut().for_each(|m| set_default(m, "allocationMultiplier", || "1".into()));
-            }
         }
     }
 
@@ -137,8 +155,16 @@ impl Hooks for Slices {
         Ok(())
     }
 
+    fn prepare_create(&self, _ctx: &Ctx<'_>, object: &mut Value) {
+        disabled::drop_fields(object, &Value::Null, &OFF);
+    }
+
     fn validate_create(&self, _ctx: &Ctx<'_>, object: &Value) -> ErrorList {
         validate(object, None)
+    }
+
+    fn prepare_update(&self, _ctx: &Ctx<'_>, new: &mut Value, old: &Value) {
+        disabled::drop_fields(new, old, &OFF);
     }
 
     fn validate_update(&self, _ctx: &Ctx<'_>, new: &Value, old: &Value) -> ErrorList {
@@ -180,7 +206,7 @@ pub fn def(deps: &Deps) -> ResourceDef {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::shared::testing::{create_errors, deps, row, warnings};
+    use crate::shared::testing::{create_errors, created, deps, row, update, warnings};
     use expect_test::expect;
     use serde_json::json;
 
@@ -192,6 +218,40 @@ mod tests {
             r#"spec.driver: driver names should be lowercase; "D.io" contains uppercase characters"#
         );
         assert_eq!(warnings(&def(&deps()), &slice("d.io")), "");
+    }
+
+    /// A slice with a field of each feature that is off, or with none of them.
+    fn slice(on: bool) -> Value {
+        let counters = json!({"counterSet": "s", "counters": {"c": {"value": "1"}}});
+        let device = json!({"name": "a", "attributes": {"x": {"int": 1}}, "consumesCounters": [counters]});
+        let pool = json!({"name": "p", "resourceSliceCount": 1});
+        let mut slice = json!({"metadata": {"name": "s"}, "spec": {"driver": "d.io", "nodeName": "n", "pool": pool, "devices": [device]}});
+        if on {
+            let device = &mut slice["spec"]["devices"][0];
+            device["attributes"]["x"] =
+                json!({"int": 1, "ints": [1], "strings": ["a"], "bools": [true], "versions": ["1.0.0"]});
+            device["consumesCounters"][0]["compatibilityGroups"] = json!(["g"]);
+            device["nodeAllocatableResources"] = json!({"cpu": {"mapping": {"deviceMultiplier": "1"}}});
+            slice["spec"]["partitionTypeAttribute"] = "d.io/t".into();
+            slice["spec"]["skipNodeOperations"] = json!(["x"]);
+        }
+        slice
+    }
+
+    #[test]
+    fn fields_of_features_that_are_off_are_dropped() {
+        let def = def(&deps());
+        let made: Value = serde_json::from_str(&created(&def, slice(true))).unwrap();
+        assert_eq!(made, slice(false));
+        assert_eq!(create_errors(&def, slice(true)), "");
+        assert_eq!(update(&def, "", slice(true), slice(false)), (slice(false), String::new()));
+        assert_eq!(update(&def, "", slice(true), slice(true)).0, slice(true));
+        let mut lists = slice(false);
+        lists["spec"]["devices"][0]["attributes"] = json!({"x": {"ints": [1]}});
+        assert_eq!(
+            create_errors(&def, lists),
+            r#"spec.devices[0].attributes[x]: Invalid value: "": exactly one value must be specified"#
+        );
     }
 
     #[test]

@@ -4,6 +4,7 @@
 use super::beta_versions::FLAT;
 use crate::shared::{
     check,
+    disabled::{self, Feature},
     value::{Fields, list_mut},
 };
 use kaji_cel::devices;
@@ -24,6 +25,14 @@ const MAX_SELECTORS: usize = 32;
 const MAX_ALTERNATIVES: usize = 8;
 const MAX_PARAMETERS: usize = 10 * 1024;
 const MAX_POOL_NAME: usize = 253;
+/// Features that are off, with their fields in the spec of a claim. Source: upstream's `pkg/api/resourceclaimspec` of 1.37.
+const OFF: [Feature; 1] = [
+    // DRADerivedAttributes
+    &[
+        &["devices", "requests", "exactly", "derivedAttributes"],
+        &["devices", "requests", "firstAvailable", "derivedAttributes"],
+    ],
+];
 /// Upstream's `BindingConditionsMaxSize`, of either list.
 const MAX_BINDING_CONDITIONS: usize = 4;
 
@@ -115,6 +124,11 @@ pub fn taint(errs: &mut ErrorList, path: &Path, taint: &Value, old: Option<&Valu
 /// The time at which a taint was added, by default now.
 pub fn default_taint(taint: &mut Value, now: jiff::Timestamp) {
     crate::shared::value::set_default(taint, "timeAdded", || kaji_meta::Time::new(now).to_string().into());
+}
+
+/// Drops disabled fields of the spec of a claim; `old` is the stored one, or null.
+pub fn drop_disabled(spec: &mut Value, old: &Value) {
+    disabled::drop_fields(spec, old, &OFF);
 }
 
 /// One device a request, and tolerations by equality, by default.

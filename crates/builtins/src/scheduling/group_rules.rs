@@ -42,7 +42,7 @@ pub fn default_disruption_mode(spec: &mut Value) {
 pub fn validate(errs: &mut ErrorList, path: &Path, group: &Value) {
     policy(errs, &path.child("schedulingPolicy"), group.at("schedulingPolicy"));
     if group.has("disruptionMode") {
-        union(errs, &path.child("disruptionMode"), group.at("disruptionMode"), &["single", "all"]);
+        check::union(errs, &path.child("disruptionMode"), group.at("disruptionMode"), &["single", "all"]);
     }
     if let Some(name) = group.opt_text("priorityClassName").filter(|name| !name.is_empty()) {
         check::dns_subdomain(errs, &path.child("priorityClassName"), name);
@@ -54,7 +54,7 @@ pub fn validate(errs: &mut ErrorList, path: &Path, group: &Value) {
 }
 
 fn policy(errs: &mut ErrorList, path: &Path, policy: &Value) {
-    union(errs, path, policy, &["basic", "gang"]);
+    check::union(errs, path, policy, &["basic", "gang"]);
     if policy.has("gang") {
         let path = path.child("gang").child("minCount");
         match policy.at("gang").int("minCount") {
@@ -63,20 +63,6 @@ fn policy(errs: &mut ErrorList, path: &Path, policy: &Value) {
                 errs.push(Error::invalid(&path, count, "must be greater than or equal to 1"));
             }
             _ => {}
-        }
-    }
-}
-
-/// One member of a union is set.
-pub fn union(errs: &mut ErrorList, path: &Path, value: &Value, members: &[&str]) {
-    let quoted = |names: &[&str]| names.iter().map(|n| format!("`{n}`")).collect::<Vec<_>>().join(", ");
-    let set: Vec<&str> = members.iter().copied().filter(|member| value.has(member)).collect();
-    match set.as_slice() {
-        [_] => {}
-        [] => errs.push(Error::invalid(path, "", format!("must specify one of: {}", quoted(members)))),
-        set => {
-            let text = format!("must specify exactly one of: {}", quoted(members));
-            errs.push(Error::invalid(path, format!("{{{}}}", quoted(set)), text));
         }
     }
 }

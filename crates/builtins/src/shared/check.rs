@@ -188,6 +188,20 @@ pub fn ip(errs: &mut ErrorList, path: &Path, value: &str, valid_old: &[&str]) {
     errs.extend(validation::validate_ip_legacy(path, value, true, valid_old));
 }
 
+/// One member of a union is set.
+pub fn union(errs: &mut ErrorList, path: &Path, value: &Value, members: &[&str]) {
+    let quoted = |names: &[&str]| names.iter().map(|n| format!("`{n}`")).collect::<Vec<_>>().join(", ");
+    let set: Vec<&str> = members.iter().copied().filter(|member| value.has(member)).collect();
+    match set.as_slice() {
+        [_] => {}
+        [] => errs.push(Error::invalid(path, "", format!("must specify one of: {}", quoted(members)))),
+        set => {
+            let text = format!("must specify exactly one of: {}", quoted(members));
+            errs.push(Error::invalid(path, format!("{{{}}}", quoted(set)), text));
+        }
+    }
+}
+
 /// A port by number or name.
 pub fn port_num_or_name(errs: &mut ErrorList, path: &Path, value: &Value) {
     match value {

@@ -4,11 +4,11 @@ use super::rules::GROUP;
 use crate::shared::{
     check, metadata, rules,
     table::{age, name},
-    value::{Fields, drop_field},
+    value::{Fields, drop_field, put},
 };
 use kaji_meta::field::{Error, ErrorList, Path};
 use kaji_resource::{Column, Ctx, Hooks, ResourceDef, Scope, age_column, name_column};
-use serde_json::Value;
+use serde_json::{Value, json};
 
 const COLUMNS: &[Column] = &[
     name_column(),
@@ -51,6 +51,15 @@ fn driver(errs: &mut ErrorList, path: &Path, driver: &Value, before: &[Value]) {
 }
 
 impl Hooks for CsiNodes {
+    /// What the status has is of a feature that is off (CSIVolumeHealth).
+    fn prepare_create(&self, _ctx: &Ctx<'_>, object: &mut Value) {
+        put(object, "status", json!({}));
+    }
+
+    fn prepare_update(&self, _ctx: &Ctx<'_>, new: &mut Value, old: &Value) {
+        put(new, "status", old.get_field("status").cloned().unwrap_or_else(|| json!({})));
+    }
+
     fn validate_create(&self, _ctx: &Ctx<'_>, object: &Value) -> ErrorList {
         let (mut errs, path) = (vec![], Path::new("spec").child("drivers"));
         let drivers = object.at("spec").list("drivers");
@@ -90,9 +99,19 @@ pub fn def() -> ResourceDef {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::shared::testing::{create_errors, row, update_errors};
+    use crate::shared::testing::{create_errors, created, row, update, update_errors};
     use expect_test::expect;
-    use serde_json::json;
+
+    #[test]
+    fn the_status_is_not_for_clients() {
+        let of =
+            |status: Value| json!({"metadata": {"name": "n"}, "spec": {"drivers": []}, "status": status});
+        let health = json!({"storageHealth": [{"name": "d"}]});
+        let made: Value = serde_json::from_str(&created(&def(), of(health.clone()))).unwrap();
+        assert_eq!(made, of(json!({})));
+        assert_eq!(update(&def(), "", of(health.clone()), of(json!({}))).0, of(json!({})));
+        assert_eq!(update(&def(), "", of(json!({})), of(health.clone())).0, of(health));
+    }
 
     #[test]
     fn rejects_invalid_fields_and_prints_a_row() {

@@ -3,6 +3,8 @@
 //! The rules are those of upstream's `BeforeDelete` and generic registry. A deletion that has to wait is an update that
 //! sets the deletion timestamp (and the garbage collector's finalizers); the request that removes the last finalizer, or deletes
 //! again with grace period 0, ends it.
+//!
+//! Invariant: a request that does not hasten a deletion which has begun changes nothing, and admission is not asked about it.
 
 use super::{Op, Races, State, commit, delete_attributes, finish, metadata, rfc3339};
 use crate::{admission, storage, store_error::store_status};
@@ -41,8 +43,6 @@ impl Removed {
 
 /// What is to be done about an object.
 enum Decision {
-    /// Its deletion has begun already and this request does not hasten it.
-    Pending,
     /// Write it with the marks of deletion; then remove it as well, if so said.
     Mark { object: Value, then_remove: bool },
     /// Remove it.
@@ -51,6 +51,8 @@ enum Decision {
 
 enum Step {
     Done(Removed),
+    /// Its deletion has begun already and this request does not hasten it.
+    Pending(Removed),
     Conflict(Option<KeyValue>),
 }
 
@@ -65,20 +67,21 @@ pub(crate) async fn remove(op: &Op<'_>, name: &str, options: &DeleteOptions) -> 
     loop {
         let unconfirmed = match attempt(op, name, &key, state.as_ref(), options).await {
             Ok(Step::Done(removed)) => return Ok(removed),
+            Ok(Step::Pending(removed)) => Ok(removed),
             Ok(Step::Conflict(current)) => {
                 races.lost(op, name)?;
                 state = op.found(current).await?;
                 latest = true;
                 continue;
             }
-            Err(status) => status,
+            Err(status) => Err(status),
         };
         if latest || op.uncertain.load(Ordering::Relaxed) {
-            return Err(unconfirmed);
+            return unconfirmed;
         }
         let stored = op.stored(&key).await?;
         if stored.as_ref().map(|s| s.revision) == state.as_ref().map(|s| s.revision) {
-            return Err(unconfirmed);
+            return unconfirmed;
         }
         (state, latest) = (stored, true);
     }
@@ -94,6 +97,12 @@ async fn attempt(
     let Some(state) = state else { return Err(op.target.not_found(name)) };
     let hooks = &op.target.res.def.hooks;
     check_preconditions(op, name, state, options)?;
+    let shows = op.target.res.def.returns_deleted_object;
+    // As upstream: the deletion was admitted when it began.
+    let Some(decision) = decide(op, name, &state.object, options) else {
+        let object = state.object.clone();
+        return Ok(Step::Pending(Removed { object, show: shows, gone: false }));
+    };
     if !op.conversion.raw {
         let mut attributes = delete_attributes(op, options, Some(&state.object));
         admission::admit(&op.plugins(), &mut attributes).await?;
@@ -101,11 +110,9 @@ async fn attempt(
     }
     let ctx = op.ctx(name);
     hooks.deletion().check_delete(&ctx, &state.object, options)?;
-    let shows = op.target.res.def.returns_deleted_object;
     let done = |object, show, gone| Ok(Step::Done(Removed { object, show, gone }));
     let (mut object, mut revision) = (None, state.revision);
-    match decide(op, name, &state.object, options) {
-        Decision::Pending => return done(state.object.clone(), shows, false),
+    match decision {
         Decision::Remove => {}
         Decision::Mark { object: mut marked, then_remove } => {
             if marked != state.object && !options.dry_run {
@@ -209,24 +216,29 @@ fn check_preconditions_by_hand(
     Ok(())
 }
 
-fn decide(op: &Op<'_>, name: &str, old: &Value, options: &DeleteOptions) -> Decision {
-    let hooks = &op.target.res.def.hooks;
+/// What to do about an object; `None` if its deletion has begun already and this request does not hasten it.
+fn decide(op: &Op<'_>, name: &str, old: &Value, options: &DeleteOptions) -> Option<Decision> {
+    let hooks = op.target.res.def.hooks.deletion();
+    let first = object::deletion_timestamp(old).is_none();
+    let by_hand = hooks.marks_timestamp_only();
+    if by_hand && !first && hooks.deletion_waits(old) {
+        return None;
+    }
     let mut options = options.clone();
     if options.grace_period_seconds.is_some_and(|s| s < 0) {
         options.grace_period_seconds = Some(1);
     }
     let mut object = old.clone();
     let grace = match grace(op, name, &mut object, &options) {
-        Grace::Pending => return Decision::Pending,
+        Grace::Pending => return None,
         Grace::None => None,
         Grace::Seconds(s) => Some(s),
     };
-    let first = object::deletion_timestamp(old).is_none();
-    let ignored = first && hooks.deletion().first_delete_ignores_propagation();
+    let ignored = first && hooks.first_delete_ignores_propagation();
     // Without a garbage collector nothing would remove them.
     let collected = op.engine.options.garbage_collection && !ignored;
-    let finalizers =
-        gc_finalizers(&object, &options, op.target.res.def.garbage_collection).filter(|_| collected);
+    let policy = op.target.res.def.garbage_collection;
+    let finalizers = gc_finalizers(&object, &options, policy, by_hand && first).filter(|_| collected);
     if let Some(finalizers) = finalizers {
         let meta = object::meta_mut(&mut object);
         if finalizers.is_empty() {
@@ -235,22 +247,22 @@ fn decide(op: &Op<'_>, name: &str, old: &Value, options: &DeleteOptions) -> Deci
             meta.insert("finalizers".into(), finalizers.into());
         }
     }
-    let waits = object::finalizers(&object).next().is_some() || hooks.deletion().deletion_waits(&object);
+    let waits = object::finalizers(&object).next().is_some() || hooks.deletion_waits(&object);
     let ctx = op.ctx(name);
-    match grace {
+    Some(match grace {
         Some(seconds) => {
-            hooks.deletion().mark_deleted(&ctx, &mut object);
+            hooks.mark_deleted(&ctx, &mut object);
             Decision::Mark { object, then_remove: !waits && seconds <= 0 }
         }
         None if waits => {
             mark(op, &mut object);
             if first {
-                hooks.deletion().mark_deleted(&ctx, &mut object);
+                hooks.mark_deleted(&ctx, &mut object);
             }
             Decision::Mark { object, then_remove: false }
         }
         None => Decision::Remove,
-    }
+    })
 }
 
 enum Grace {
@@ -329,17 +341,19 @@ fn mark(op: &Op<'_>, object: &mut Value) {
     }
 }
 
-/// The finalizers after adding or removing those of the garbage collector; `None` when they stay.
+/// The finalizers after adding or removing those of the garbage collector; `None` when they stay. To upstream's registries that mark
+/// objects `by_hand` the old option's `false` means foreground.
 fn gc_finalizers(
     object: &Value,
     options: &DeleteOptions,
     default: GarbageCollectionPolicy,
+    by_hand: bool,
 ) -> Option<Vec<String>> {
     let old: Vec<&str> = object::finalizers(object).collect();
     let (orphan, foreground) =
         match (default, options.orphan_dependents, options.propagation_policy.as_deref()) {
             (GarbageCollectionPolicy::Unsupported, _, _) => (false, false),
-            (_, Some(orphan), _) => (orphan, false),
+            (_, Some(orphan), _) => (orphan, by_hand && !orphan),
             (_, _, Some("Orphan")) => (true, false),
             (_, _, Some("Foreground")) => (false, true),
             (_, _, Some("Background")) => (false, false),
@@ -369,7 +383,7 @@ mod tests {
     #[test]
     fn finalizers_of_the_garbage_collector() {
         let gc = |finalizers: Value, options: DeleteOptions, default| {
-            gc_finalizers(&json!({"metadata": {"finalizers": finalizers}}), &options, default)
+            gc_finalizers(&json!({"metadata": {"finalizers": finalizers}}), &options, default, false)
         };
         let policy = |p: &str| DeleteOptions { propagation_policy: Some(p.into()), ..Default::default() };
         let orphan = |b| DeleteOptions { orphan_dependents: Some(b), ..Default::default() };
@@ -392,5 +406,8 @@ mod tests {
         assert_eq!(gc(json!([]), orphan(true), DELETE), Some(vec!["orphan".into()]));
         assert_eq!(gc(json!(["foregroundDeletion"]), orphan(false), DELETE), Some(vec![]));
         assert_eq!(gc(json!(["x"]), policy("Orphan"), UNSUPPORTED), None);
+        let by_hand = |b| gc_finalizers(&json!({"metadata": {}}), &orphan(b), DELETE, true);
+        assert_eq!(by_hand(false), Some(vec!["foregroundDeletion".into()]));
+        assert_eq!(by_hand(true), Some(vec!["orphan".into()]));
     }
 }

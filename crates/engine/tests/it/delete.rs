@@ -3,11 +3,15 @@
 use super::Env;
 use expect_test::expect;
 use jiff::SignedDuration;
-use kaji_engine::EngineOptions;
-use kaji_resource::Verb;
+use kaji_engine::{Admission, Attributes, EngineOptions, Operation};
+use kaji_meta::Status;
+use kaji_resource::{BoxFuture, Verb};
 use kaji_store::memory::{MemoryOptions, MemoryStore};
 use serde_json::{Value, json};
-use std::sync::Arc;
+use std::sync::{
+    Arc,
+    atomic::{AtomicUsize, Ordering},
+};
 
 async fn make(env: &Env, path: &str, body: Value) -> Value {
     let made = env.create(path, body).await;
@@ -248,6 +252,103 @@ async fn namespaces_wait_for_their_own_finalizers() {
     let answer = env.put("v1/namespaces/n/finalize", finalized).await;
     assert_eq!(answer.code, 200, "{}", answer.show());
     assert_eq!(env.get("v1/namespaces/n").await.code, 404);
+}
+
+#[tokio::test]
+async fn a_namespace_is_marked_by_the_first_deletion_alone() {
+    let env = Env::new().await;
+    make(&env, "v1/namespaces", json!({"metadata": {"name": "n"}})).await;
+    // The old option means foreground to a namespace.
+    let deleted = env.delete("v1/namespaces/n", json!({"orphanDependents": false})).await;
+    let meta = &deleted.body["metadata"];
+    assert_eq!((deleted.code, &meta["finalizers"]), (202, &json!(["foregroundDeletion"])));
+    assert_eq!(meta["deletionTimestamp"], "2026-01-01T00:00:00Z");
+    for (code, options) in [
+        (200, json!({})),
+        (200, json!({"propagationPolicy": "Orphan"})),
+        (202, json!({"orphanDependents": false})),
+    ] {
+        env.clock.advance(SignedDuration::from_secs(1));
+        let again = env.delete("v1/namespaces/n", &options).await;
+        assert_eq!((again.code, &again.body), (code, &deleted.body), "{options}");
+    }
+    let stale = json!({"preconditions": {"uid": "other"}});
+    assert_eq!(env.delete("v1/namespaces/n", stale).await.code, 409);
+    let mut finalized = deleted.body.clone();
+    finalized["spec"]["finalizers"] = json!([]);
+    assert_eq!(env.put("v1/namespaces/n/finalize", finalized).await.code, 200);
+    // Nothing but the garbage collector's finalizer is left: that the policy decides about.
+    let gone = env.delete("v1/namespaces/n", json!({"propagationPolicy": "Background"})).await;
+    assert_eq!(gone.code, 200, "{}", gone.show());
+    assert_eq!(env.get("v1/namespaces/n").await.code, 404);
+}
+
+/// Counts the deletions that it is asked about.
+#[derive(Default)]
+struct Deletions {
+    mutating: AtomicUsize,
+    validating: AtomicUsize,
+}
+
+impl Admission for Deletions {
+    fn name(&self) -> &'static str {
+        "Deletions"
+    }
+
+    fn handles(&self, a: &Attributes<'_>) -> bool {
+        a.operation == Operation::Delete
+    }
+
+    fn admit<'a>(&'a self, _: &'a mut Attributes<'_>) -> BoxFuture<'a, Result<(), Status>> {
+        self.mutating.fetch_add(1, Ordering::Relaxed);
+        Box::pin(std::future::ready(Ok(())))
+    }
+
+    fn validate<'a>(&'a self, _: &'a Attributes<'_>) -> BoxFuture<'a, Result<(), Status>> {
+        self.validating.fetch_add(1, Ordering::Relaxed);
+        Box::pin(std::future::ready(Ok(())))
+    }
+}
+
+#[tokio::test]
+async fn a_deletion_under_way_is_not_admitted_again() {
+    let plugin = Arc::new(Deletions::default());
+    let env = Env::with(vec![plugin.clone()]).await;
+    make(&env, "v1/pods/default", pod("p")).await;
+    make(&env, "v1/namespaces", json!({"metadata": {"name": "n"}})).await;
+    make(&env, "v1/configmaps/default", json!({"metadata": {"name": "a", "finalizers": ["example.com/f"]}}))
+        .await;
+    let mut out = String::new();
+    for (path, options) in [
+        ("v1/pods/default/p", json!({})),
+        ("v1/pods/default/p", json!({})),
+        ("v1/pods/default/p", json!({"gracePeriodSeconds": 60})),
+        ("v1/pods/default/p", json!({"preconditions": {"uid": "other"}})),
+        ("v1/pods/default/p", json!({"gracePeriodSeconds": 20})),
+        ("v1/namespaces/n", json!({})),
+        ("v1/namespaces/n", json!({})),
+        ("v1/configmaps/default/a", json!({})),
+        ("v1/configmaps/default/a", json!({})),
+    ] {
+        // The cache has caught up: what is decided on an older object is decided twice.
+        assert_eq!(env.get(path).await.code, 200);
+        let code = env.delete(path, &options).await.code;
+        let mutating = plugin.mutating.load(Ordering::Relaxed);
+        let validating = plugin.validating.load(Ordering::Relaxed);
+        out += &format!("{path} {options}: {code}, asked {mutating} {validating}\n");
+    }
+    expect![[r#"
+        v1/pods/default/p {}: 200, asked 1 1
+        v1/pods/default/p {}: 200, asked 1 1
+        v1/pods/default/p {"gracePeriodSeconds":60}: 200, asked 1 1
+        v1/pods/default/p {"preconditions":{"uid":"other"}}: 409, asked 1 1
+        v1/pods/default/p {"gracePeriodSeconds":20}: 200, asked 2 2
+        v1/namespaces/n {}: 200, asked 3 3
+        v1/namespaces/n {}: 200, asked 3 3
+        v1/configmaps/default/a {}: 200, asked 4 4
+        v1/configmaps/default/a {}: 200, asked 5 5
+    "#]]
+    .assert_eq(&out);
 }
 
 #[tokio::test]

@@ -54,6 +54,10 @@ impl Hooks for Namespaces {
 }
 
 impl DeletionHooks for Namespaces {
+    fn marks_timestamp_only(&self) -> bool {
+        true
+    }
+
     fn mark_deleted(&self, _: &Ctx<'_>, object: &mut Value) {
         object::set_at(object, &["status", "phase"], "Terminating");
     }

@@ -1,5 +1,7 @@
 //! Admission policies over the real stack: upstream's rows, and what configuration does from the moment it is written.
 
+mod parameters;
+
 use crate::common::{
     TestCluster,
     access::{admin, ask, ok, person},

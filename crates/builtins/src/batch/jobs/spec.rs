@@ -2,14 +2,15 @@
 
 use super::indexes;
 use crate::{
-    core::pods::{defaults, template},
+    core::pods::{defaults, drop, template},
     shared::{
         Fields, check,
+        disabled::{self, Feature},
         value::{ensure_object, list_mut, object_mut, put, set_default},
     },
 };
 use kaji_meta::{
-    Path,
+    Features, Path,
     field::{Error, ErrorList},
     validation,
 };
@@ -22,6 +23,11 @@ const MANY: i64 = 100_000;
 const MANY_LIMIT: i64 = 10_000;
 /// The most pods of an Indexed job, running or failed, at a time.
 const MAX_INDEXED: i64 = 100_000;
+/// Features that are off.
+const OFF: [Feature; 1] = [
+    // WorkloadWithJob
+    &[&["scheduling"]],
+];
 
 /// Defaults of a Job object (upstream gives a job template only those of its pods).
 pub fn default_job(spec: &mut Value) {
@@ -52,6 +58,12 @@ pub fn default_common(spec: &mut Value) {
         }
     }
     ensure_object(spec, "template");
+}
+
+/// Drops disabled fields of a job's spec, and of its pods'.
+pub fn drop_disabled(features: Features, spec: &mut Value, old: Option<&Value>) {
+    disabled::drop_fields(spec, old.unwrap_or(&Value::Null), &OFF);
+    drop::of_template(features, spec, &["template"], old);
 }
 
 /// Upstream's `validateJobSpec`: everything but the selector.

@@ -171,3 +171,26 @@ fn only_cpu_and_memory(errs: &mut ErrorList, path: &Path, old: &Value, munged: &
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use crate::{core::pods::def, shared::testing::update_errors};
+    use serde_json::{Value, json};
+
+    /// Upstream refused it up to 1.36 (kubernetes/kubernetes#138641).
+    #[test]
+    fn containers_with_claims_are_resized_and_keep_them() {
+        let pod = |cpu: &str, claims: Value| {
+            let resources = json!({"requests": {"cpu": cpu}, "claims": claims});
+            json!({"metadata": {"name": "p", "namespace": "default"},
+                "spec": {"resourceClaims": [{"name": "gpu", "resourceClaimName": "x"}],
+                    "containers": [{"name": "c", "image": "i", "resources": resources}]}})
+        };
+        let old = pod("1", json!([{"name": "gpu"}]));
+        assert_eq!(update_errors(&def(), "resize", pod("2", json!([{"name": "gpu"}])), old.clone()), "");
+        assert_eq!(
+            update_errors(&def(), "resize", pod("2", json!([])), old),
+            "spec: Forbidden: only cpu and memory resources are mutable"
+        );
+    }
+}

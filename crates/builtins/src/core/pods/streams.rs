@@ -20,9 +20,6 @@ use kaji_resource::{ConnectRequest, Ctx, Location, LocationQuery};
 use serde_json::Value;
 use std::sync::Arc;
 
-/// The streams that a log may be limited to.
-const LOG_STREAMS: [&str; 3] = ["All", "Stderr", "Stdout"];
-
 /// The container that a request means, by upstream's rules.
 pub fn container<'a>(pod: &'a Value, requested: &'a str) -> Result<&'a str, Status> {
     let name = object::name(pod);
@@ -122,7 +119,8 @@ struct LogOptions<'a> {
     since_time: Option<Time>,
     tail_lines: Option<i64>,
     limit_bytes: Option<i64>,
-    stream: &'a str,
+    /// A stream is named, whichever.
+    stream: bool,
     skip_verification: bool,
 }
 
@@ -143,7 +141,7 @@ impl<'a> LogOptions<'a> {
             since_time,
             tail_lines: number("tailLines")?,
             limit_bytes: number("limitBytes")?,
-            stream: query.first("stream").unwrap_or("All"),
+            stream: query.first("stream").is_some(),
             skip_verification: flag("insecureSkipTLSVerifyBackend"),
         })
     }
@@ -173,12 +171,9 @@ impl<'a> LogOptions<'a> {
             }
             _ => {}
         }
-        if !LOG_STREAMS.contains(&self.stream) {
-            errs.push(Error::not_supported(&Path::new("stream"), self.stream, &LOG_STREAMS));
-        }
-        if self.stream != "All" && self.tail_lines.is_some() {
-            let text = "`tailLines` and specific `stream` are mutually exclusive for now";
-            errs.push(nowhere(text));
+        // PodLogsQuerySplitStreams is off.
+        if self.stream {
+            errs.push(Error::forbidden(&Path::new("stream"), "may not be specified"));
         }
         errs
     }
@@ -195,10 +190,6 @@ impl<'a> LogOptions<'a> {
         ];
         pairs.extend(numbers.into_iter().filter_map(|(name, n)| Some((name, n?.to_string()))));
         pairs.extend(self.since_time.map(|time| ("sinceTime", time.to_string())));
-        // Kubelets without this feature take none.
-        if self.stream != "All" {
-            pairs.push(("stream", self.stream.to_owned()));
-        }
         pairs
     }
 }

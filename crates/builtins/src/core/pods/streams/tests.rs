@@ -97,7 +97,10 @@ fn log_options_are_checked() {
             "p",
             "container=a&sinceTime=2026-01-02T03:04:05%2B01:00&limitBytes=1&insecureSkipTLSVerifyBackend=true",
         ),
-        log("p", "container=a&stream=Stdout&path=/etc"),
+        log("p", "container=a&path=/etc"),
+        log("p", "container=a&stream=Stdout"),
+        log("p", "stream=All"),
+        log("p", "stream="),
         log("waits", ""),
         log("waits", "tailLines=-1&limitBytes=0&sinceSeconds=0&stream=both"),
         log("waits", "sinceSeconds=1&sinceTime=2026-01-02T03:04:05Z&stream=Stderr&tailLines=1"),
@@ -108,10 +111,13 @@ fn log_options_are_checked() {
     expect![[r#"
         AnyOf([("Hostname", "n"), ("InternalIP", "10.1.1.1")]) 10260 Mutual { verify: true } /containerLogs/d/p/a Pairs([("follow", "true"), ("timestamps", "true"), ("tailLines", "3")])
         AnyOf([("Hostname", "n"), ("InternalIP", "10.1.1.1")]) 10260 Mutual { verify: false } /containerLogs/d/p/a Pairs([("limitBytes", "1"), ("sinceTime", "2026-01-02T02:04:05Z")])
-        AnyOf([("Hostname", "n"), ("InternalIP", "10.1.1.1")]) 10260 Mutual { verify: true } /containerLogs/d/p/a Pairs([("stream", "Stdout")])
+        AnyOf([("Hostname", "n"), ("InternalIP", "10.1.1.1")]) 10260 Mutual { verify: true } /containerLogs/d/p/a Pairs([])
+        422 PodLogOptions "p" is invalid: stream: Forbidden: may not be specified
+        422 PodLogOptions "p" is invalid: stream: Forbidden: may not be specified
+        422 PodLogOptions "p" is invalid: stream: Forbidden: may not be specified
         nothing
-        422 PodLogOptions "waits" is invalid: [tailLines: Invalid value: -1: must be greater than or equal to 0, limitBytes: Invalid value: 0: must be greater than 0, sinceSeconds: Invalid value: 0: must be greater than 0, stream: Unsupported value: "both": supported values: "All", "Stderr", "Stdout", : Forbidden: `tailLines` and specific `stream` are mutually exclusive for now]
-        422 PodLogOptions "waits" is invalid: [: Forbidden: at most one of `sinceTime` or `sinceSeconds` may be specified, : Forbidden: `tailLines` and specific `stream` are mutually exclusive for now]
+        422 PodLogOptions "waits" is invalid: [tailLines: Invalid value: -1: must be greater than or equal to 0, limitBytes: Invalid value: 0: must be greater than 0, sinceSeconds: Invalid value: 0: must be greater than 0, stream: Forbidden: may not be specified]
+        422 PodLogOptions "waits" is invalid: [: Forbidden: at most one of `sinceTime` or `sinceSeconds` may be specified, stream: Forbidden: may not be specified]
         400 strconv.ParseInt: parsing "x": invalid syntax
         400 parsing time "yesterday" as "2006-01-02T15:04:05Z07:00": cannot parse "yesterday" as "2006"
         400 container ../../pods is not valid for pod p"#]].assert_eq(&seen.join("\n"));
