@@ -10,7 +10,7 @@ pub mod config;
 mod exec;
 mod service_account;
 
-use crate::keyring::{self, Keyring};
+use crate::keyring::{self, Credential, CredentialSource, Keyring};
 use crate::metrics::KubeletMetrics;
 use crate::pods::core::Pod;
 use crate::pods::model;
@@ -117,13 +117,13 @@ impl CredentialProviders {
 
     /// Credentials for an image's repository (`docker.io/library/nginx`), the most specific first. A plug-in that fails is logged,
     /// and the others' are used.
-    pub async fn lookup(&self, sources: &dyn Sources, pod: &Pod, repository: &str) -> Vec<RegistryAuth> {
+    pub async fn lookup(&self, sources: &dyn Sources, pod: &Pod, repository: &str) -> Vec<Credential> {
         let mut found = Keyring::default();
         for provider in &self.providers {
             match provider.provide(sources, &*self.clock, pod, repository).await {
-                Ok(credentials) => {
+                Ok((credentials, source)) => {
                     for (location, auth) in credentials {
-                        found.add_credentials(&location, auth);
+                        found.add_credentials(&location, Credential { auth, source: source.clone() });
                     }
                 }
                 Err(error) => tracing::error!(
@@ -146,23 +146,26 @@ impl PluginProvider {
         clock: &dyn Clock,
         pod: &Pod,
         image: &str,
-    ) -> Result<BTreeMap<String, RegistryAuth>, ProvideError> {
+    ) -> Result<(BTreeMap<String, RegistryAuth>, CredentialSource), ProvideError> {
+        let nothing = || (BTreeMap::new(), CredentialSource::Node);
         if !self.config.match_images.iter().any(|glob| keyring::matches(glob, image)) {
-            return Ok(BTreeMap::new());
+            return Ok(nothing());
         }
         let account = match &self.config.token_attributes {
             None => None,
             Some(attributes) => match ServiceAccount::of(sources, attributes, pod).await? {
-                Identity::NotForThisPod => return Ok(BTreeMap::new()),
+                Identity::NotForThisPod => return Ok(nothing()),
                 Identity::None => None,
                 Identity::Account(account) => Some(account),
             },
         };
         let owner = account.as_ref().map(ServiceAccount::cache_key).unwrap_or_default();
+        let source = account.as_ref().map(|account| CredentialSource::ServiceAccount(account.object_name()));
+        let source = source.unwrap_or_default();
         let registry = image.split('/').next().unwrap_or_default();
         let kept = [image, registry, ALL_IMAGES];
         if let Some(found) = self.cache().get(&kept, &owner, clock.now()) {
-            return Ok(found);
+            return Ok((found, source));
         }
         let response = self.run(image, account.as_ref()).await.map_err(ProvideError::Plugin)?;
         if let Some(account) = account.as_ref().filter(|account| !account.token_is_key)
@@ -180,7 +183,7 @@ impl PluginProvider {
             let until = clock.now().checked_add(lifetime).unwrap_or(jiff::Timestamp::MAX);
             self.cache().insert(key, &owner, response.auth.clone(), (clock.now(), until));
         }
-        Ok(response.auth)
+        Ok((response.auth, source))
     }
 
     /// Runs the plug-in, or waits for the run that has begun already.

@@ -2,11 +2,11 @@
 //!
 //! Keys of a secret are hosts, with or without scheme, port and path; each part of a host's name may be a glob. A path is a
 //! prefix of the image's. More specific keys (later ones in the order of bytes) are tried first, and several may fit: the
-//! kubelet tries each.
+//! kubelet tries each. Each credential has its source, by which pods are found that may use what was pulled with it.
 
 use base64::prelude::{BASE64_STANDARD, Engine as _};
 use kaji_containers::RegistryAuth;
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use thiserror::Error;
 
@@ -21,10 +21,42 @@ const CONFIG_KEY: &str = ".dockercfg";
 #[error("{0}")]
 pub struct MalformedSecret(String);
 
+/// A secret or a service account.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ObjectName {
+    /// `metadata.namespace`
+    pub namespace: String,
+    /// `metadata.name`
+    pub name: String,
+    /// `metadata.uid`
+    pub uid: String,
+}
+
+/// Where a credential comes from.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub enum CredentialSource {
+    /// The node: all of its pods have it.
+    #[default]
+    Node,
+    /// An image pull secret.
+    Secret(ObjectName),
+    /// A plug-in that was asked with a token of this service account.
+    ServiceAccount(ObjectName),
+}
+
+/// A credential and its source.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Credential {
+    /// The credential.
+    pub auth: RegistryAuth,
+    /// Its source.
+    pub source: CredentialSource,
+}
+
 /// Credentials by host and path.
 #[derive(Clone, Default)]
 pub struct Keyring {
-    credentials: BTreeMap<String, Vec<RegistryAuth>>,
+    credentials: BTreeMap<String, Vec<Credential>>,
 }
 
 impl std::fmt::Debug for Keyring {
@@ -54,40 +86,49 @@ impl Keyring {
     ///
     /// # Errors
     /// Data that is malformed; the error never contains it.
-    pub fn add_secret(&mut self, data: &BTreeMap<String, Vec<u8>>) -> Result<(), MalformedSecret> {
+    pub fn add_secret(
+        &mut self,
+        data: &BTreeMap<String, Vec<u8>>,
+        source: &CredentialSource,
+    ) -> Result<(), MalformedSecret> {
         // The parser's errors may quote the secret.
         let invalid = |key: &str| MalformedSecret(format!("{key} of the image pull secret is malformed"));
         if let Some(bytes) = data.get(CONFIG_JSON_KEY) {
             let config: ConfigJson = serde_json::from_slice(bytes).map_err(|_| invalid(CONFIG_JSON_KEY))?;
-            return self.add(config.auths, CONFIG_JSON_KEY);
+            return self.add(config.auths, CONFIG_JSON_KEY, source);
         }
         if let Some(bytes) = data.get(CONFIG_KEY) {
             let auths = serde_json::from_slice(bytes).map_err(|_| invalid(CONFIG_KEY))?;
-            return self.add(auths, CONFIG_KEY);
+            return self.add(auths, CONFIG_KEY, source);
         }
         Ok(())
     }
 
     /// Adds what is used at a location: host and path, with or without a scheme.
-    pub fn add_credentials(&mut self, location: &str, auth: RegistryAuth) {
-        self.credentials.entry(key(location)).or_default().push(auth);
+    pub fn add_credentials(&mut self, location: &str, credential: Credential) {
+        self.credentials.entry(key(location)).or_default().push(credential);
     }
 
-    fn add(&mut self, auths: BTreeMap<String, Entry>, source: &str) -> Result<(), MalformedSecret> {
+    fn add(
+        &mut self,
+        auths: BTreeMap<String, Entry>,
+        part: &str,
+        source: &CredentialSource,
+    ) -> Result<(), MalformedSecret> {
         for (location, entry) in auths {
             let auth = entry.auth().ok_or_else(|| {
-                MalformedSecret(format!("{source} of the image pull secret has an auth that is malformed"))
+                MalformedSecret(format!("{part} of the image pull secret has an auth that is malformed"))
             })?;
-            self.add_credentials(&location, auth);
+            self.add_credentials(&location, Credential { auth, source: source.clone() });
         }
         Ok(())
     }
 
     /// The credentials for an image's repository (`docker.io/library/nginx`), the most specific first.
     #[must_use]
-    pub fn lookup(&self, repository: &str) -> Vec<RegistryAuth> {
+    pub fn lookup(&self, repository: &str) -> Vec<Credential> {
         let fitting = self.credentials.iter().rev().filter(|(key, _)| matches(key, repository));
-        let found: Vec<RegistryAuth> = fitting.flat_map(|(_, auths)| auths.clone()).collect();
+        let found: Vec<Credential> = fitting.flat_map(|(_, credentials)| credentials.clone()).collect();
         if found.is_empty() && is_default_registry(repository) {
             return self.credentials.get(DEFAULT_REGISTRY).cloned().unwrap_or_default();
         }
@@ -184,7 +225,7 @@ mod tests {
     use super::*;
 
     fn users(keyring: &Keyring, repository: &str) -> Vec<String> {
-        keyring.lookup(repository).into_iter().map(|auth| auth.username).collect()
+        keyring.lookup(repository).into_iter().map(|credential| credential.auth.username).collect()
     }
 
     #[test]
@@ -196,11 +237,17 @@ mod tests {
             "quay.io": {{"username": "quay"}}, "quay.io/team": {{"username": "team"}},
             "*.example.com:5000": {{"username": "glob"}}, "http://plain.example/v2/": {{"username": "plain"}}}}}}"#
         );
-        keyring.add_secret(&[(CONFIG_JSON_KEY.to_owned(), config.into_bytes())].into()).unwrap();
+        let secret = |name: &str| {
+            CredentialSource::Secret(ObjectName { name: name.to_owned(), ..ObjectName::default() })
+        };
+        let data = [(CONFIG_JSON_KEY.to_owned(), config.into_bytes())].into();
+        keyring.add_secret(&data, &secret("new")).unwrap();
         let old = br#"{"quay.io": {"username": "old", "password": "p", "email": "e"}}"#;
-        keyring.add_secret(&[(CONFIG_KEY.to_owned(), old.to_vec())].into()).unwrap();
+        keyring.add_secret(&[(CONFIG_KEY.to_owned(), old.to_vec())].into(), &secret("old")).unwrap();
         assert_eq!(users(&keyring, "docker.io/library/nginx"), ["hub"]);
-        assert_eq!(keyring.lookup("docker.io/library/nginx")[0].password, "secret");
+        assert_eq!(keyring.lookup("docker.io/library/nginx")[0].auth.password, "secret");
+        let sources = keyring.lookup("quay.io/other").into_iter().map(|credential| credential.source);
+        assert_eq!(sources.collect::<Vec<_>>(), [secret("new"), secret("old")]);
         assert_eq!(users(&keyring, "quay.io/team/app"), ["team", "quay", "old"]);
         assert_eq!(users(&keyring, "quay.io/other"), ["quay", "old"]);
         assert_eq!(users(&keyring, "a.example.com:5000/x"), ["glob"]);
@@ -214,7 +261,8 @@ mod tests {
     fn errors_do_not_show_the_secret() {
         let data =
             [(CONFIG_JSON_KEY.to_owned(), br#"{"auths": {"x": {"auth": "hunter2!"}}}"#.to_vec())].into();
-        let error = Keyring::default().add_secret(&data).unwrap_err().to_string();
+        let source = CredentialSource::default();
+        let error = Keyring::default().add_secret(&data, &source).unwrap_err().to_string();
         assert!(!error.contains("hunter2"), "{error}");
     }
 

@@ -14,6 +14,7 @@ pub mod image_gc;
 mod machine;
 mod mirror_pods;
 mod objects;
+mod preemption;
 mod report;
 mod resource_claims;
 pub mod shutdown;
@@ -35,6 +36,7 @@ use crate::plugins::devices::DeviceManager;
 use crate::plugins::watcher::PluginWatcher;
 use crate::pods::context::{NodeConfig, NodeContext, PodCgroups};
 use crate::pods::core::Pod;
+use crate::pods::pull_records::PullRecords;
 use crate::pods::sources::ApiSources;
 use crate::pods::user_namespaces::UserNamespaces;
 use crate::pods::worker::{Desired, Ending, ShownAs, Worker};
@@ -52,6 +54,7 @@ use kaji_containers::{
 };
 use kaji_runtime::objects::Service;
 use kaji_runtime::{Client, Informer, Informers, Recorder, Shared};
+use preemption::Preemptions;
 use shutdown::plan::GracePeriod;
 use shutdown::{NodeShutdown, Termination};
 use static_pods::{Manifests, StaticPods};
@@ -151,6 +154,8 @@ struct Dispatcher {
     statics: watch::Receiver<StaticPods>,
     /// What pods were granted.
     allocations: Allocations,
+    /// Critical pods that wait for others to end.
+    preemptions: Preemptions,
     /// Whether all pods of the API are known.
     complete: bool,
     /// When the runtime was listed last.
@@ -181,6 +186,7 @@ pub async fn run(
         metrics,
         probe_metrics: KubeletMetrics::default(),
         credentials: parts.credentials,
+        pull_records: PullRecords::new(&parts.config.root_dir, shared.clock.clone()),
         managers: parts.managers,
         api: Arc::new(KubeletApi::new(client.clone(), recorder)),
         sources: Arc::new(ApiSources::new(client.clone(), shared.clock.clone())),
@@ -350,6 +356,7 @@ impl Dispatcher {
         Dispatcher {
             statics,
             allocations: Allocations::default(),
+            preemptions: Preemptions::default(),
             complete: false,
             last_list: None,
             cx,
@@ -367,10 +374,12 @@ impl Dispatcher {
         self.pods.synced().await;
         self.complete = true;
         self.dispatch().await;
+        let mut observe = preemption::observations();
         loop {
             let event = tokio::select! {
                 event = queue.recv() => event,
                 Ok(()) = self.statics.changed() => Some(DispatcherEvent::Pods),
+                _ = observe.tick(), if !self.preemptions.is_empty() => Some(DispatcherEvent::Pods),
                 Some(ended) = self.tasks.join_next(), if !self.tasks.is_empty() => {
                     match ended {
                         Ok(uid) => drop(self.workers.remove(&uid)),
@@ -423,7 +432,9 @@ impl Dispatcher {
             .filter(|p| !model::is_terminal(p) && self.workers.contains_key(model::uid(p)))
             .cloned()
             .collect();
-        for (pod, shown_as) in &pods {
+        self.preemptions.retain(|uid| shown.contains(uid) && !self.workers.contains_key(uid));
+        for bound in &pods {
+            let (pod, shown_as) = bound;
             let pending = applied.pending.get(model::uid(pod)).cloned();
             match self.workers.get(model::uid(pod)) {
                 Some(worker) => {
@@ -438,19 +449,7 @@ impl Dispatcher {
                         !same
                     });
                 }
-                None => {
-                    let mut refused = self.admit(pod, &admitted);
-                    if refused.is_none() && admit::is_new(pod) {
-                        let active = pods.iter().map(|(p, _)| p).filter(|p| !model::is_terminal(p));
-                        refused = self.allocate(pod, active.map(|p| model::uid(p)).collect()).await;
-                    }
-                    if refused.is_none() && !model::is_terminal(pod) {
-                        admitted.push(pod.clone());
-                    }
-                    let gone = false;
-                    let shown_as = shown_as.clone();
-                    self.start(Desired { pod: pod.clone(), gone, refused, shown_as, pending });
-                }
+                None => self.begin(&pods, bound, pending, &mut admitted).await,
             }
         }
     }
@@ -507,7 +506,7 @@ impl Dispatcher {
             reason: "Evicted".to_owned(),
             message: eviction.message.clone(),
             grace: Some(eviction.grace),
-            disruption: eviction.disruption,
+            disruption: eviction.disruption.then(|| eviction.message.clone()),
         };
         if let Some(reference) = self.end(&eviction.uid, ending) {
             let message = eviction.message.clone();

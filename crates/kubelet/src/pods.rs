@@ -26,6 +26,7 @@ pub mod model;
 pub mod network;
 pub mod observed;
 pub mod probes;
+pub mod pull_records;
 pub mod resize;
 pub mod resources;
 pub mod restart_backoff;

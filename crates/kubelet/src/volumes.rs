@@ -2,8 +2,8 @@
 //!
 //! A volume is a directory below `pods/<uid>/volumes/kubernetes.io~<plug-in>/<name>`; a hostPath volume is the path itself.
 //!
-//! Invariants: contents from the API appear in a volume all at once ([`atomic`]); no path of a pod leads outside its volume
-//! ([`sub_path`]); what is mounted is found again from the mount table after a restart.
+//! Invariants: contents from the API appear in a volume all at once ([`atomic`]), and containers cannot write them; no path of a pod
+//! leads outside its volume ([`sub_path`]); what is mounted is found again from the mount table after a restart.
 
 mod atomic;
 mod claims;
@@ -322,11 +322,13 @@ impl VolumeManager {
             format!("cannot find volume \"{}\" to mount into container \"{}\"", mount.name, container.name)
         };
         let volume = volume.ok_or_else(missing)?;
-        let of_volume = self.set_up_already(pod, volume).is_some_and(|v| v.read_only);
-        let read_only = mount.read_only.unwrap_or(false) || of_volume;
+        // Contents from the API are the kubelet's to write.
+        let fixed = matches!(plugin(volume), Plugin::Content(_))
+            || self.set_up_already(pod, volume).is_some_and(|v| v.read_only);
+        let read_only = mount.read_only.unwrap_or(false);
         let mut made = Mount {
             container_path: absolute(&mount.mount_path),
-            readonly: read_only,
+            readonly: read_only || fixed,
             recursive_read_only: read_only
                 && matches!(mount.recursive_read_only.as_deref(), Some("Enabled" | "IfPossible")),
             propagation: match mount.mount_propagation.as_deref() {

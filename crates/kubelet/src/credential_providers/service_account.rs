@@ -4,6 +4,7 @@
 
 use super::ProvideError;
 use super::config::TokenAttributes;
+use crate::keyring::ObjectName;
 use crate::pods::core::Pod;
 use crate::pods::model;
 use crate::pods::sources::{Sources, TokenRequest};
@@ -83,6 +84,11 @@ impl ServiceAccount {
         let uid = found["metadata"]["uid"].as_str().unwrap_or_default().to_owned();
         let token_is_key = attributes.token_is_key;
         Ok(Identity::Account(ServiceAccount { namespace, name, uid, annotations, token, token_is_key }))
+    }
+
+    /// Its name.
+    pub(super) fn object_name(&self) -> ObjectName {
+        ObjectName { namespace: self.namespace.clone(), name: self.name.clone(), uid: self.uid.clone() }
     }
 
     /// What answers for this account are kept by. Lengths keep the parts apart.

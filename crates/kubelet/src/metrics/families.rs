@@ -185,6 +185,8 @@ pub(crate) static ORPHANS: Counted = counted(
 );
 pub(crate) static EVICTIONS: Counted =
     counted("kubelet_evictions", "[ALPHA] Cumulative number of pod evictions by eviction signal");
+pub(crate) static PREEMPTIONS: Counted =
+    counted("kubelet_preemptions", "[ALPHA] Cumulative number of pod preemptions by preemption resource");
 pub(crate) static REJECTIONS: Counted = counted(
     "kubelet_admission_rejections_total",
     "[ALPHA] Cumulative number pod admission rejections by the Kubelet.",

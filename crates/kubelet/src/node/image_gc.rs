@@ -101,6 +101,7 @@ impl ImageCollector {
         now: Timestamp,
     ) -> Result<BTreeSet<String>, RuntimeError> {
         let images = self.cx.images.list_images().await?;
+        self.cx.pull_records.prune(&images, now);
         let mut in_use = BTreeSet::new();
         for info in self.cx.runtime.list_containers(ContainerFilter::default()).await? {
             in_use.insert(info.image_id.clone());

@@ -1,7 +1,9 @@
 //! The Node object of a real node: registration, status, lease. Upstream's `kubelet_node_status.go` and `nodestatus`.
 //!
 //! Invariants: the lease is renewed every quarter of its duration, whatever else fails; the status is written when it differs, and
-//! every five minutes; a transition's time changes only with its status.
+//! every five minutes; a transition's time changes only with its status, and has an event.
+
+mod events;
 
 use super::eviction::thresholds::Pressure;
 use super::machine::Machine;
@@ -9,12 +11,13 @@ use crate::cloud::{ExternalCloud, PROVIDED_NODE_IP, node_addresses, uninitialize
 use crate::node_lease::{RENEWAL, Renewer};
 use crate::pods::context::NodeContext;
 use crate::pods::core::{Node, NodeCondition};
+use events::Recorded;
 use kaji_containers::{RuntimeError, RuntimeStatus};
 use kaji_meta::time::Time;
 use kaji_runtime::{Client, Error, EventRecord, PatchKind, Target};
 use serde_json::{Value, json};
 use std::collections::BTreeSet;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 use tokio::sync::watch;
 
@@ -81,7 +84,7 @@ pub(super) async fn run(
     let mut changes = pressures.clone();
     let (volumes, devices) = (cx.volumes.csi_drivers().changes(), cx.devices.changes());
     let mut shutdown = cx.shutdown.changes();
-    let reporter = Reporter { cx: cx.clone(), client, machine, pressures };
+    let reporter = Reporter { cx: cx.clone(), client, machine, pressures, recorded: Mutex::default() };
     let mut pause = Duration::from_millis(200);
     while let Err(error) = reporter.register().await {
         tracing::warn!(%error, "the node could not be registered");
@@ -90,6 +93,8 @@ pub(super) async fn run(
             _ = stop.wait_for(|s| *s) => return,
         }
     }
+    // Not before: where nothing can be registered, an event is lost.
+    cx.api.record(events::starting(&cx.config.node_name));
     let mut lease = Renewer::new(reporter.client.clone(), cx.config.node_name.clone());
     let lease = async {
         let mut failed = Duration::from_millis(200);
@@ -147,6 +152,8 @@ struct Reporter {
     client: Client,
     machine: Machine,
     pressures: watch::Receiver<BTreeSet<Pressure>>,
+    /// What events have said.
+    recorded: Mutex<Recorded>,
 }
 
 impl Reporter {
@@ -204,6 +211,7 @@ impl Reporter {
     async fn status(&self) -> Result<bool, Error> {
         let Some(node) = self.cx.facts.node() else { return Ok(false) };
         let (status, ready) = self.body(Some(&node)).await;
+        self.record(&node, ready);
         let shown = serde_json::to_value(&node.status).unwrap_or_default();
         let last = conditions_of(&node)
             .iter()
@@ -217,6 +225,14 @@ impl Reporter {
         let kind = PatchKind::Strategic.content_type();
         self.client.patch(&self.target().subresource("status"), kind, "", &body).await?;
         Ok(ready)
+    }
+
+    /// Records what has changed since the status that the Node shows.
+    fn record(&self, node: &Node, ready: bool) {
+        // A change of what it protects is complete before anything can panic.
+        let mut recorded = self.recorded.lock().unwrap_or_else(PoisonError::into_inner);
+        let events = recorded.events(&self.cx.config.node_name, node, ready, &self.machine.boot_id);
+        events.into_iter().for_each(|event| self.cx.api.record(event));
     }
 
     /// The status, and whether the node is ready.

@@ -265,7 +265,7 @@ impl ShutdownManager {
                 reason: "Terminated".to_owned(),
                 message: MESSAGE.to_owned(),
                 grace: Some(group.grace(pod)),
-                disruption: true,
+                disruption: Some(MESSAGE.to_owned()),
             };
             let termination = Termination { uid: model::uid(pod).to_owned(), ending };
             if self.terminations.send(termination).await.is_err() {

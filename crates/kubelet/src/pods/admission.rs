@@ -82,9 +82,20 @@ pub fn pod_requests(pod: &Pod) -> BTreeMap<String, i64> {
 /// The refusal.
 pub fn admit(pod: &Pod, others: &[&Pod], node: &Node) -> Result<(), PodRejection> {
     operating_system(pod)?;
+    match insufficient(pod, others, node).first() {
+        Some(lacking) => Err(lacking.refusal()),
+        None => suits(pod, others, node),
+    }
+}
+
+/// Whether the node takes a pod, whatever resources it has left.
+///
+/// # Errors
+/// The refusal.
+pub fn suits(pod: &Pod, others: &[&Pod], node: &Node) -> Result<(), PodRejection> {
+    operating_system(pod)?;
     let mirror =
         pod.metadata.annotations.as_ref().is_some_and(|a| a.contains_key("kubernetes.io/config.mirror"));
-    fits(pod, others, node)?;
     affinity(pod, node)?;
     ports(pod, others)?;
     if !mirror && !model::is_static(pod) {
@@ -151,27 +162,55 @@ fn declared_features(pod: &Pod, declared: &[&str]) -> Result<(), PodRejection> {
     refusal("PodFeatureUnsupported", text)
 }
 
-fn fits(pod: &Pod, others: &[&Pod], node: &Node) -> Result<(), PodRejection> {
+/// A resource of which the node has less left than a pod asks for, in thousandths for `cpu`. Upstream's `InsufficientResourceError`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Insufficient {
+    /// Its name.
+    pub resource: String,
+    /// What the pod asks for.
+    pub requested: i64,
+    /// What other pods ask for.
+    pub used: i64,
+    /// What the node has.
+    pub capacity: i64,
+}
+
+impl Insufficient {
+    /// How much more the node needs.
+    #[must_use]
+    pub fn missing(&self) -> i64 {
+        self.requested.saturating_sub(self.capacity.saturating_sub(self.used))
+    }
+
+    fn refusal(&self) -> PodRejection {
+        let Insufficient { resource, requested, used, capacity } = self;
+        let reason = format!("OutOf{}", resource.rsplit('/').next().unwrap_or(resource));
+        let message = format!(
+            "Node didn't have enough resource: {resource}, requested: {requested}, used: {used}, capacity: {capacity}"
+        );
+        PodRejection { reason, message }
+    }
+}
+
+/// What the node lacks for a pod beside other pods; in upstream's order: pods, cpu, memory, ephemeral-storage, then the others.
+#[must_use]
+pub fn insufficient(pod: &Pod, others: &[&Pod], node: &Node) -> Vec<Insufficient> {
     let allocatable = node.status.as_ref().and_then(|s| s.allocatable.as_ref());
     let allowed = |name: &str| {
         if name == "cpu" { model::milli(allocatable, name) } else { model::whole(allocatable, name) }
     };
-    let message = |name: &str, asked: i64, used: i64, capacity: i64| {
-        let reason = format!("OutOf{}", name.rsplit('/').next().unwrap_or(name));
-        let text = format!(
-            "Node didn't have enough resource: {name}, requested: {asked}, used: {used}, capacity: {capacity}"
-        );
-        refusal(&reason, text)
+    let mut lacking = vec![];
+    let mut lacks = |name: &str, requested: i64, used: i64, capacity: i64| {
+        lacking.push(Insufficient { resource: name.to_owned(), requested, used, capacity });
     };
     let count = i64::try_from(others.len()).unwrap_or(i64::MAX);
     if let Some(pods) = allowed("pods")
-        && count + 1 > pods
+        && count.saturating_add(1) > pods
     {
-        return message("pods", 1, count, pods);
+        lacks("pods", 1, count, pods);
     }
     let asked = pod_requests(pod);
     let taken: Vec<BTreeMap<String, i64>> = others.iter().map(|p| pod_requests(p)).collect();
-    // In upstream's order: cpu, memory, ephemeral-storage, then the others.
     let rank = |name: &str| {
         ["cpu", "memory", "ephemeral-storage"].iter().position(|known| *known == name).unwrap_or(3)
     };
@@ -185,16 +224,16 @@ fn fits(pod: &Pod, others: &[&Pod], node: &Node) -> Result<(), PodRejection> {
         // Extended resources that the node does not list belong to the cluster, or to a device plug-in.
         let Some(capacity) = allowed(name) else {
             if rank(name) < 3 || name.starts_with("hugepages-") {
-                return message(name, wanted, 0, 0);
+                lacks(name, wanted, 0, 0);
             }
             continue;
         };
         let used: i64 = taken.iter().filter_map(|t| t.get(name)).sum();
         if used.saturating_add(wanted) > capacity {
-            return message(name, wanted, used, capacity);
+            lacks(name, wanted, used, capacity);
         }
     }
-    Ok(())
+    lacking
 }
 
 fn affinity(pod: &Pod, node: &Node) -> Result<(), PodRejection> {

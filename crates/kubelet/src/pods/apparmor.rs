@@ -1,4 +1,4 @@
-//! Pods that ask for AppArmor on a node that cannot enforce it: they stay pending. Upstream's `NewAppArmorAdmitHandler`.
+//! Pods that ask for AppArmor on a node that cannot enforce it are refused. Upstream's `NewAppArmorAdmitHandler`.
 //!
 //! Pure. Invariant: a pod that has run already goes on.
 
@@ -6,10 +6,10 @@ use super::admission::PodRejection;
 use super::core::{AppArmorProfile, Pod};
 use super::model;
 
-/// Whether the pod may be started where AppArmor is enabled or not.
+/// Whether a node where AppArmor is enabled, or is not, takes the pod.
 ///
 /// # Errors
-/// Why it has to wait.
+/// The refusal.
 pub fn check(pod: &Pod, enabled: bool) -> Result<(), PodRejection> {
     let pending = pod.status.as_ref().is_some_and(|s| s.phase.as_deref() == Some("Pending"));
     if enabled || !pending || !requires(pod) {
@@ -35,7 +35,7 @@ mod tests {
     use super::*;
     use serde_json::{Value, json};
 
-    fn waits(phase: &str, spec: &Value) -> bool {
+    fn refused(phase: &str, spec: &Value) -> bool {
         let pod = json!({"metadata": {"name": "p"}, "spec": spec, "status": {"phase": phase}});
         let pod: Pod = serde_json::from_value(pod).unwrap();
         assert!(check(&pod, true).is_ok());
@@ -43,20 +43,20 @@ mod tests {
     }
 
     #[test]
-    fn pods_that_ask_for_a_profile_wait_before_they_run() {
+    fn pods_that_ask_for_a_profile_are_refused_before_they_run() {
         let profile = |kind: &str| json!({"appArmorProfile": {"type": kind}});
         let container = |context: Value| json!({"name": "c", "securityContext": context});
         let plain = json!([container(json!({}))]);
-        assert!(!waits("Pending", &json!({"containers": plain})));
+        assert!(!refused("Pending", &json!({"containers": plain})));
         for kind in ["RuntimeDefault", "Localhost"] {
             let of_pod = json!({"securityContext": profile(kind), "containers": plain});
-            assert!(waits("Pending", &of_pod) && !waits("Running", &of_pod));
-            assert!(waits("Pending", &json!({"containers": [container(profile(kind))]})));
+            assert!(refused("Pending", &of_pod) && !refused("Running", &of_pod));
+            assert!(refused("Pending", &json!({"containers": [container(profile(kind))]})));
             let of_init = json!({"initContainers": [container(profile(kind))], "containers": plain});
-            assert!(waits("Pending", &of_init));
+            assert!(refused("Pending", &of_init));
         }
         let unconfined = profile("Unconfined");
         let spec = json!({"securityContext": unconfined, "containers": [container(unconfined.clone())]});
-        assert!(!waits("Pending", &spec));
+        assert!(!refused("Pending", &spec));
     }
 }

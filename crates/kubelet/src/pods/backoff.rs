@@ -1,6 +1,7 @@
 //! Growing delays, as client-go's `flowcontrol.Backoff` has them: of restarts of a container that exits, and of image pulls.
 //!
-//! Invariant: a key that has not been used for ten minutes, or for twice the longest delay, starts anew; there are at most [`MOST_KEYS`] keys.
+//! Invariants: a key starts anew when what is repeated has ended more than ten minutes, or twice the longest delay, after the delay was
+//! set; there are at most [`MOST_KEYS`] keys.
 
 use jiff::Timestamp;
 use std::collections::BTreeMap;
@@ -12,7 +13,7 @@ const MOST_KEYS: usize = 10_000;
 const FIRST: Duration = Duration::from_secs(10);
 /// Upstream's longest one.
 const LONGEST: Duration = Duration::from_secs(300);
-/// After it a container that has run starts anew, however long its delays may become.
+/// A container that has run for longer starts anew, however long its delays may become.
 const FORGOTTEN: Duration = Duration::from_secs(600);
 
 /// The delays before a container that exits is started again: they double up to a longest one.
@@ -52,7 +53,7 @@ impl RestartDelays {
 pub struct Backoff {
     first: Duration,
     longest: Duration,
-    /// How long a key is remembered that is not used.
+    /// A delay counts for what ends this long after it was set at most.
     forgotten: Duration,
     /// Most are empty, and there is one for each simulated pod: an empty tree is half of an empty hash table.
     entries: BTreeMap<String, (Duration, Timestamp)>,
@@ -81,11 +82,10 @@ impl Backoff {
     #[must_use]
     pub fn remaining(&self, key: &str, ended: Timestamp, now: Timestamp) -> Option<Duration> {
         let (delay, updated) = self.entries.get(key)?;
-        if self.expired(ended, now) || self.expired(*updated, now) {
+        if since(*updated, ended) > self.forgotten {
             return None;
         }
-        let passed = since(ended, now);
-        delay.checked_sub(passed).filter(|left| !left.is_zero())
+        delay.checked_sub(since(ended, now)).filter(|left| !left.is_zero())
     }
 
     /// How long a key has still to wait since its delay was set. `None` when it may go on.
@@ -97,10 +97,11 @@ impl Backoff {
 
     /// Doubles a key's delay, or starts it. `ended` is when what is repeated ended last.
     pub fn next(&mut self, key: &str, ended: Timestamp, now: Timestamp) {
-        let (first, longest) = (self.first, self.longest);
-        let expired = self.expired(ended, now);
+        let (first, longest, forgotten) = (self.first, self.longest, self.forgotten);
         match self.entries.get_mut(key) {
-            Some(entry) if !expired => *entry = ((entry.0 * 2).min(longest), now),
+            Some(entry) if since(entry.1, ended) <= forgotten => {
+                *entry = ((entry.0 * 2).min(longest), now);
+            }
             _ => {
                 if self.entries.len() >= MOST_KEYS {
                     self.sweep(now);
@@ -115,10 +116,6 @@ impl Backoff {
         self.entries.remove(key);
     }
 
-    fn expired(&self, updated: Timestamp, now: Timestamp) -> bool {
-        since(updated, now) > self.forgotten
-    }
-
     fn sweep(&mut self, now: Timestamp) {
         let forgotten = self.forgotten;
         self.entries.retain(|_, (_, updated)| since(*updated, now) <= forgotten);
@@ -128,8 +125,9 @@ impl Backoff {
     }
 }
 
-fn since(earlier: Timestamp, now: Timestamp) -> Duration {
-    Duration::try_from(now.duration_since(earlier)).unwrap_or_default()
+/// Nothing for what was not earlier.
+fn since(earlier: Timestamp, later: Timestamp) -> Duration {
+    Duration::try_from(later.duration_since(earlier)).unwrap_or_default()
 }
 
 #[cfg(test)]
@@ -151,8 +149,16 @@ mod tests {
             assert_eq!(backoff.remaining("c", now - left, now), None, "waited");
         }
         assert_eq!(shown.join(" "), "10s 20s 40s 1m20s 2m40s 5m0s 5m0s");
-        backoff.next("c", now - Duration::from_secs(601), now);
+        // It was started again just now, and runs for ten minutes, or for longer.
+        backoff.next("c", now, now);
+        let ended = now + Duration::from_secs(600);
+        assert_eq!(backoff.remaining("c", ended, ended), Some(Duration::from_secs(300)));
+        let ended = now + Duration::from_secs(601);
+        assert_eq!(backoff.remaining("c", ended, ended), None, "it ran for long");
+        backoff.next("c", ended, ended);
         assert_eq!(backoff.delay("c"), Duration::from_secs(10), "it ran for long");
+        backoff.next("c", ended, ended + Duration::from_secs(700));
+        assert_eq!(backoff.delay("c"), Duration::from_secs(20), "it has not run since");
     }
 
     #[test]

@@ -2,6 +2,7 @@
 
 use super::core::{Node, PodStatus};
 use super::network::DnsSettings;
+use super::pull_records::PullRecords;
 use super::sources::Sources;
 use super::user_namespaces::UserNamespaces;
 use crate::credential_providers::CredentialProviders;
@@ -194,6 +195,8 @@ pub struct NodeContext {
     pub images: Arc<dyn ImageService>,
     /// Credentials for pulls.
     pub credentials: CredentialProviders,
+    /// What images were pulled with.
+    pub pull_records: PullRecords,
     /// Processors of containers.
     pub managers: ResourceManagers,
     /// What is counted and timed.

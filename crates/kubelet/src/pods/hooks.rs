@@ -1,4 +1,6 @@
 //! Lifecycle hooks: exec, HTTP, sleep. Upstream's `lifecycle/handlers.go`.
+//!
+//! Invariants: any answer to an HTTP hook is a success; a preStop hook ends with the grace period, and others have no limit of time.
 
 use super::context::NodeContext;
 use super::core::{Container, ContainerPort, HTTPGetAction, LifecycleHandler, Pod};
@@ -12,8 +14,8 @@ use std::time::Duration;
 
 /// Bytes of a response's or a command's text that are kept.
 const MOST_TEXT: usize = 10 << 10;
-/// How long a hook's request may take.
-const HTTP_TIMEOUT: Duration = Duration::from_secs(30);
+/// How requests of hooks name their client.
+const AGENT: &str = "kube-lifecycle";
 
 /// The number of a port that is given by number or by name.
 ///
@@ -57,8 +59,30 @@ pub fn http_target(
     })
 }
 
+/// Sends the request of a hook. One over TLS that is answered without TLS is sent again without it.
+async fn request(cx: &NodeContext, pod: Option<&Pod>, target: HttpTarget) -> Result<(), String> {
+    let Err(error) = http::follow(&target, AGENT).await else { return Ok(()) };
+    if !error.ends_with(http::NO_TLS) {
+        return Err(error);
+    }
+    let mut plain = HttpTarget { https: false, ..target };
+    plain.headers.retain(|(name, _)| !name.eq_ignore_ascii_case("authorization"));
+    if http::follow(&plain, AGENT).await.is_err() {
+        return Err(error);
+    }
+    if let Some(pod) = pod {
+        let message = format!(
+            "request to HTTPS lifecycle hook {} got HTTP response, retry with HTTP succeeded",
+            plain.authority()
+        );
+        cx.api.record(EventRecord::warning(model::reference(pod), "LifecycleHTTPFallback", message));
+    }
+    Ok(())
+}
+
 async fn run(
     cx: &NodeContext,
+    pod: Option<&Pod>,
     handler: &LifecycleHandler,
     id: &str,
     ports: &[ContainerPort],
@@ -76,7 +100,7 @@ async fn run(
     }
     if let Some(action) = &handler.http_get {
         let target = http_target(action, ports, address)?;
-        return http::get(&target, HTTP_TIMEOUT, "kube-lifecycle").await.map(drop);
+        return Box::pin(request(cx, pod, target)).await;
     }
     if let Some(sleep) = &handler.sleep {
         let seconds = u64::try_from(sleep.seconds).unwrap_or(0);
@@ -96,7 +120,7 @@ pub async fn pre_stop(cx: &NodeContext, pod: Option<&Pod>, found: &ObservedConta
     let sandbox = cx.runtime.pod_sandbox_status(&found.status.info.sandbox_id).await;
     let address = sandbox.ok().and_then(|s| s.addresses.first().copied());
     let address = address.or(cx.config.addresses.first().copied());
-    let hook = run(cx, handler, found.id(), ports, address);
+    let hook = run(cx, pod, handler, found.id(), ports, address);
     let ended = tokio::select! {
         ended = hook => Some(ended),
         () = kaji_runtime::time::sleep(&*cx.clock, grace) => None,
@@ -132,7 +156,8 @@ pub async fn post_start(
         return Ok(());
     };
     let ports = container.ports.as_deref().unwrap_or_default();
-    let ended = run(cx, handler, id, ports, address.or(cx.config.addresses.first().copied())).await;
+    let address = address.or(cx.config.addresses.first().copied());
+    let ended = run(cx, Some(pod), handler, id, ports, address).await;
     if ended.is_err() {
         let reference = model::container_reference(pod, &container.name);
         cx.api.record(EventRecord::warning(reference, "FailedPostStartHook", "PostStartHook failed"));

@@ -1,17 +1,17 @@
 //! Whether the images of containers and volumes are here, and pulling them. Upstream's `images/image_manager.go`.
 //!
-//! Invariant: a pull that failed is not tried again before its delay is over.
+//! Invariants: a pull that failed is not tried again before its delay is over; an image that is here is used only by pods that its
+//! records allow ([`super::pull_records`]), and the others do not see that it is here.
 
 use super::backoff::Backoff;
 use super::context::NodeContext;
 use super::core::{Container, Pod};
 use super::model;
+use super::pull_records::Access;
 use super::sources::KeyedKind;
-use crate::keyring::Keyring;
+use crate::keyring::{Credential, CredentialSource, Keyring, ObjectName};
 use crate::metrics::families;
-use kaji_containers::{
-    Image, ImageSpec, PodSandboxConfig, PullProgress, PullRequest, RegistryAuth, RuntimeError,
-};
+use kaji_containers::{Image, ImageSpec, PodSandboxConfig, PullProgress, PullRequest, RuntimeError};
 use kaji_meta::duration;
 use kaji_runtime::EventRecord;
 use serde_json::Value;
@@ -142,30 +142,48 @@ async fn ensure(
         runtime_handler: sandbox.runtime_handler.clone(),
         annotations: Default::default(),
     };
+    let mut known = None;
     if needed.policy != "Always" {
-        match cx.images.image_status(&spec).await {
-            Err(error) => {
-                let message = format!("Failed to inspect image \"{requested}\": {error}");
-                warn("InspectFailed", &message);
-                return failure("ImageInspectError", message);
-            }
-            Ok(Some(found)) => {
+        let found = cx.images.image_status(&spec).await.or_else(|error| {
+            let message = format!("Failed to inspect image \"{requested}\": {error}");
+            warn("InspectFailed", &message);
+            failure("ImageInspectError", message)
+        })?;
+        if let Some(found) = found {
+            let allowed = allowed(cx, pod, &spec.image, &found, &mut known).await;
+            if allowed.or_else(|error| failure("ErrImagePull", error.to_string()))? {
                 let message = format!(
                     "Container image \"{requested}\" already present on machine and can be accessed by the pod"
                 );
                 cx.api.record(EventRecord::normal(needed.reference.clone(), "Pulled", message));
                 return Ok((found, spec));
             }
-            Ok(None) if needed.policy == "Never" => {
-                let message =
-                    format!("Container image \"{requested}\" is not present with pull policy of Never");
-                warn("ErrImageNeverPull", &message);
-                return failure("ErrImageNeverPull", message);
-            }
-            Ok(None) => {}
+        }
+        if needed.policy == "Never" {
+            let message = format!("Container image \"{requested}\" is not present with pull policy of Never");
+            warn("ErrImageNeverPull", &message);
+            return failure("ErrImageNeverPull", message);
         }
     }
-    pull_with_delay(cx, pod, (needed, &spec), sandbox, backoff).await.map(|found| (found, spec))
+    pull_with_delay(cx, pod, (needed, &spec), sandbox, backoff, known).await.map(|found| (found, spec))
+}
+
+/// Whether a pod may use an image that is here. The pod's credentials are looked up for it if need be, and kept in `known`.
+async fn allowed(
+    cx: &NodeContext,
+    pod: &Pod,
+    image: &str,
+    found: &Image,
+    known: &mut Option<Vec<Credential>>,
+) -> Result<bool, RuntimeError> {
+    match cx.pull_records.access(image, found) {
+        Access::Free => Ok(true),
+        Access::AfterPull => Ok(false),
+        Access::With(with) => {
+            let own = known.insert(credentials(cx, pod, image).await?);
+            Ok(cx.pull_records.allows(image, found, &with, own).await)
+        }
+    }
 }
 
 /// What a container is started from.
@@ -206,13 +224,14 @@ pub async fn ensure_all(
     })
 }
 
-/// Pulls an image that is not here, unless its last pull failed too short a time ago.
+/// Pulls an image, unless its last pull failed too short a time ago.
 async fn pull_with_delay(
     cx: &NodeContext,
     pod: &Pod,
     (needed, spec): (&Needed<'_>, &ImageSpec),
     sandbox: &PodSandboxConfig,
     backoff: &mut Backoff,
+    known: Option<Vec<Credential>>,
 ) -> Result<Image, StartFailure> {
     let requested = needed.image;
     let normal = |reason: &str, message: String| {
@@ -226,7 +245,7 @@ async fn pull_with_delay(
         return failure("ImagePullBackOff", message);
     }
     normal("Pulling", format!("Pulling image \"{requested}\""));
-    let pulled = pull(cx, pod, spec, sandbox).await;
+    let pulled = Box::pin(pull(cx, pod, spec, sandbox, known)).await;
     let took = cx.clock.now().duration_since(now);
     match pulled {
         Ok(found) => {
@@ -272,34 +291,46 @@ fn precise(millis: i128) -> String {
     duration::format(std::time::Duration::from_secs(seconds))
 }
 
-/// Pulls with each credential that fits, and without any.
+/// Pulls with each credential that fits, or without any. `known` are the pod's credentials, if they were looked up already.
 async fn pull(
     cx: &NodeContext,
     pod: &Pod,
     spec: &ImageSpec,
     sandbox: &PodSandboxConfig,
+    known: Option<Vec<Credential>>,
 ) -> Result<Image, RuntimeError> {
-    let mut tries: Vec<Option<RegistryAuth>> =
-        credentials(cx, pod, &spec.image).await?.into_iter().map(Some).collect();
+    let image = &spec.image;
+    let known = match known {
+        Some(known) => known,
+        None => credentials(cx, pod, image).await?,
+    };
+    let mut tries: Vec<Option<Credential>> = known.into_iter().map(Some).collect();
     if tries.is_empty() {
         tries.push(None);
     }
+    let mut noted = cx.pull_records.begin(image).await.map_err(|error| {
+        let requested = &spec.user_specified;
+        let what = format!("Failed to record image pull intent for container image \"{requested}\"");
+        RuntimeError::Internal(format!("{what}: failed to record image pull intent: {error}"))
+    })?;
     let mut last = RuntimeError::Internal("no pull was tried".to_owned());
-    for auth in tries {
+    for credential in tries {
         let (progress, watched) = watch::channel(PullProgress::default());
         let request = PullRequest {
             image: spec.clone(),
-            auth,
+            auth: credential.as_ref().map(|credential| credential.auth.clone()),
             sandbox: Some(sandbox.clone()),
             progress: Some(progress),
         };
-        let pulled = logged(&spec.image, watched, cx.images.pull_image(request));
+        let pulled = logged(image, watched, cx.images.pull_image(request));
         match pulled.await {
             Ok(_) => {
-                let found = cx.images.image_status(spec).await?;
-                return found.ok_or_else(|| {
-                    RuntimeError::ImageNotPresent(format!("image {} is absent after its pull", spec.image))
-                });
+                noted.arrive();
+                let found = cx.images.image_status(spec).await?.ok_or_else(|| {
+                    RuntimeError::ImageNotPresent(format!("image {image} is absent after its pull"))
+                })?;
+                noted.record(image, &found, credential.as_ref()).await;
+                return Ok(found);
             }
             Err(error) => last = error,
         }
@@ -322,8 +353,19 @@ async fn logged<T>(image: &str, progress: watch::Receiver<PullProgress>, pull: i
     }
 }
 
+/// A reference with its registry: `docker.io/library/nginx:1`; with its digest alone where it has one, since a tag has no meaning then.
+pub(super) fn canonical(image: &str) -> String {
+    let repository = repository(image);
+    let tag = image.rsplit_once(':').map(|(_, tag)| tag).filter(|tag| !tag.contains('/'));
+    match (image.split_once('@'), tag) {
+        (Some((_, digest)), _) => format!("{repository}@{digest}"),
+        (None, Some(tag)) => format!("{repository}:{tag}"),
+        (None, None) => repository,
+    }
+}
+
 /// A reference's registry and path: `docker.io/library/nginx`.
-fn repository(image: &str) -> String {
+pub(super) fn repository(image: &str) -> String {
     let name = image.split_once('@').map_or(image, |(name, _)| name);
     let name = match name.rsplit_once(':') {
         Some((name, tag)) if !tag.contains('/') => name,
@@ -341,13 +383,18 @@ fn repository(image: &str) -> String {
 ///
 /// # Errors
 /// A secret that is malformed.
-async fn credentials(cx: &NodeContext, pod: &Pod, image: &str) -> Result<Vec<RegistryAuth>, RuntimeError> {
+async fn credentials(cx: &NodeContext, pod: &Pod, image: &str) -> Result<Vec<Credential>, RuntimeError> {
     let (mut keyring, mut failed) = (Keyring::default(), vec![]);
     for reference in model::spec(pod).image_pull_secrets.iter().flatten() {
-        match cx.sources.keyed(KeyedKind::Secret, model::namespace(pod), &reference.name).await {
-            Ok(Some(secret)) => keyring
-                .add_secret(&secret.data)
-                .map_err(|error| RuntimeError::InvalidArgument(error.to_string()))?,
+        let (namespace, name) = (model::namespace(pod), &reference.name);
+        match cx.sources.keyed(KeyedKind::Secret, namespace, name).await {
+            Ok(Some(secret)) => {
+                let (namespace, name, uid) = (namespace.to_owned(), name.clone(), secret.uid.clone());
+                let source = CredentialSource::Secret(ObjectName { namespace, name, uid });
+                keyring
+                    .add_secret(&secret.data, &source)
+                    .map_err(|error| RuntimeError::InvalidArgument(error.to_string()))?;
+            }
             Ok(None) | Err(_) => failed.push(reference.name.clone()),
         }
     }
@@ -406,5 +453,24 @@ mod tests {
             "localhost/a",
         ];
         assert_eq!(names.map(repository), wanted);
+    }
+
+    #[test]
+    fn names_of_one_image_are_one() {
+        let names = [
+            "nginx:1",
+            "docker.io/library/nginx:1",
+            "r.io:5000/x/y:2@sha256:1",
+            "r.io:5000/x/y@sha256:1",
+            "r.io:5000/x",
+        ];
+        let wanted = [
+            "docker.io/library/nginx:1",
+            "docker.io/library/nginx:1",
+            "r.io:5000/x/y@sha256:1",
+            "r.io:5000/x/y@sha256:1",
+            "r.io:5000/x",
+        ];
+        assert_eq!(names.map(canonical), wanted);
     }
 }

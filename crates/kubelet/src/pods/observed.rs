@@ -97,6 +97,12 @@ impl Observed {
         self.containers.iter().find(|c| c.name == name)
     }
 
+    /// The newest run of a name that has ended.
+    #[must_use]
+    pub fn last_ended(&self, name: &str) -> Option<&ObservedContainer> {
+        self.containers.iter().find(|c| c.name == name && c.state() == ContainerState::Exited)
+    }
+
     /// The containers that run, or of which nothing is known.
     pub fn alive(&self) -> impl Iterator<Item = &ObservedContainer> {
         self.containers.iter().filter(|c| {

@@ -8,10 +8,10 @@ pub mod http;
 
 use super::compute::ProbeResults;
 use super::context::NodeContext;
-use super::core::{Container, ContainerPort, Pod, PodStatus, Probe};
-use super::hooks;
+use super::core::{Container, ContainerPort, EnvVar, Pod, PodStatus, Probe};
 use super::model::{self, ContainerKind};
 use super::observed::Observed;
+use super::{expansion, hooks};
 use crate::metrics::families;
 use kaji_containers::{ContainerState, RuntimeError};
 use kaji_runtime::EventRecord;
@@ -173,6 +173,15 @@ fn seconds(value: Option<i32>, default: u64) -> Duration {
     Duration::from_secs(value.and_then(|v| u64::try_from(v).ok()).filter(|v| *v > 0).unwrap_or(default))
 }
 
+/// The words of a command, with the variables that the container itself sets. Those with a value from another object are empty.
+fn words(command: &[String], env: &[EnvVar]) -> Vec<String> {
+    let value = |name: &str| {
+        let variable = env.iter().rev().find(|variable| variable.name == name)?;
+        Some(variable.value.clone().unwrap_or_default())
+    };
+    command.iter().map(|word| expansion::expand(word, value)).collect()
+}
+
 impl ProbeWorker {
     fn set(&self, result: bool) {
         let changed = {
@@ -289,7 +298,8 @@ impl ProbeWorker {
         let limit = seconds(self.probe.timeout_seconds, 1);
         let ports: &[ContainerPort] = self.container.ports.as_deref().unwrap_or_default();
         if let Some(exec) = &self.probe.exec {
-            return self.exec(exec.command.clone().unwrap_or_default(), limit).await;
+            let env = self.container.env.as_deref().unwrap_or_default();
+            return self.exec(words(exec.command.as_deref().unwrap_or_default(), env), limit).await;
         }
         if let Some(action) = &self.probe.http_get {
             let target = hooks::http_target(action, ports, self.address)?;

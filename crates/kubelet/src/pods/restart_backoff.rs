@@ -5,7 +5,6 @@ use super::core::{Container, Pod};
 use super::model;
 use super::observed::ObservedContainer;
 use jiff::Timestamp;
-use kaji_containers::ContainerState;
 use kaji_meta::duration;
 use kaji_runtime::EventRecord;
 use std::time::Duration;
@@ -21,7 +20,9 @@ pub struct InBackoff {
     pub event: EventRecord,
 }
 
-/// Lets a container start, and makes its next delay longer, unless it has ended too short a time ago. `newest` is its last run.
+/// Lets a container start, and makes its next delay longer, unless it has ended too short a time ago. `last` is its newest run that had
+/// ended before the kubelet killed one for this start: what it kills for a probe or a resize is started at once, unless the run before
+/// has ended too short a time ago.
 ///
 /// # Errors
 /// How long it waits.
@@ -29,13 +30,11 @@ pub fn check(
     restarts: &mut Backoff,
     pod: &Pod,
     container: &Container,
-    newest: Option<&ObservedContainer>,
+    last: Option<&ObservedContainer>,
     now: Timestamp,
 ) -> Result<(), Box<InBackoff>> {
-    let Some(newest) = newest.filter(|newest| newest.state() == ContainerState::Exited) else {
-        return Ok(());
-    };
-    let ended = i128::from(newest.status.finished_at_nanos);
+    let Some(last) = last else { return Ok(()) };
+    let ended = i128::from(last.status.finished_at_nanos);
     let ended = Timestamp::from_nanosecond(ended).unwrap_or(now);
     let name = &container.name;
     let key = format!("container {name} {:x}", model::container_hash(container));

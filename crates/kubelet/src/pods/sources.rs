@@ -73,20 +73,24 @@ pub struct Keyed {
     pub binary: BTreeMap<String, Vec<u8>>,
     /// It never changes.
     pub immutable: bool,
+    /// `metadata.uid`
+    pub uid: String,
 }
 
 impl From<ConfigMap> for Keyed {
     fn from(map: ConfigMap) -> Keyed {
         let text = map.data.into_iter().flatten().map(|(key, value)| (key, value.into_bytes()));
         let binary = map.binary_data.into_iter().flatten().map(|(key, value)| (key, value.0));
-        Keyed { data: text.collect(), binary: binary.collect(), immutable: map.immutable == Some(true) }
+        let uid = map.metadata.uid.unwrap_or_default();
+        Keyed { data: text.collect(), binary: binary.collect(), immutable: map.immutable == Some(true), uid }
     }
 }
 
 impl From<Secret> for Keyed {
     fn from(secret: Secret) -> Keyed {
         let data = secret.data.into_iter().flatten().map(|(key, value)| (key, value.0));
-        Keyed { data: data.collect(), immutable: secret.immutable == Some(true), ..Keyed::default() }
+        let uid = secret.metadata.uid.unwrap_or_default();
+        Keyed { data: data.collect(), immutable: secret.immutable == Some(true), uid, ..Keyed::default() }
     }
 }
 

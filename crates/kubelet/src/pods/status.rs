@@ -1,14 +1,14 @@
 //! The status that the API shows of a pod: [`generate`], pure. Upstream's `generateAPIPodStatus`.
 //!
-//! Invariants: a phase of `Succeeded` or `Failed` is never left; conditions of other owners are kept; the same inputs give the
-//! same status, but for times of transitions, which change only with what they are about.
+//! Invariants: a phase of `Succeeded` or `Failed` is never left, and the last status of a pod has one of them; conditions of other
+//! owners are kept; the same inputs give the same status, but for times of transitions, which change only with what they are about.
 
 mod conditions;
 mod containers;
+mod ended;
 mod phase;
 mod resources;
 
-use super::admission::PodRejection;
 use super::compute::ProbeResults;
 use super::core::{HostIP, Pod, PodCondition, PodIP, PodStatus};
 use super::model;
@@ -38,12 +38,10 @@ pub struct Inputs<'a> {
     pub host_addresses: &'a [IpAddr],
     /// Scheme of container ids, `kaji` of `kaji://…`.
     pub runtime_name: &'a str,
-    /// No container of the pod will run again.
+    /// No container of the pod will run again. Its status is the last one once none runs.
     pub terminal: bool,
     /// Of a pod that failed for another reason than its containers: eviction, a deadline, a refused admission.
     pub failed: Option<&'a Ending>,
-    /// Of a pod that may not be started here now.
-    pub blocked: Option<&'a PodRejection>,
     /// Changes of resources.
     pub resizing: &'a Resizing,
     /// The present.
@@ -77,30 +75,12 @@ pub fn generate(inputs: &Inputs<'_>) -> PodStatus {
     };
     containers::fill(inputs, &mut status);
     set_phase(inputs, &mut status);
+    ended::complete(inputs, &mut status);
     containers::set_ready(inputs, &mut status);
     resources::fill(inputs, &mut status);
     status.conditions = Some(conditions(inputs, &status));
     addresses(inputs, &mut status);
-    if let Some(blocked) = inputs.blocked {
-        block(blocked, &mut status);
-    }
     status
-}
-
-/// Upstream's `SyncPod` of a pod that cannot be run.
-fn block(rejection: &PodRejection, status: &mut PodStatus) {
-    if matches!(status.phase.as_deref(), Some("Succeeded" | "Failed")) {
-        return;
-    }
-    status.phase = Some("Pending".to_owned());
-    status.reason = Some(rejection.reason.clone());
-    status.message = Some(rejection.message.clone());
-    let lists = [status.init_container_statuses.as_mut(), status.container_statuses.as_mut()];
-    for container in lists.into_iter().flatten().flatten() {
-        if let Some(waiting) = container.state.as_mut().and_then(|state| state.waiting.as_mut()) {
-            waiting.reason = Some("Blocked".to_owned());
-        }
-    }
 }
 
 fn set_phase(inputs: &Inputs<'_>, status: &mut PodStatus) {
@@ -138,9 +118,9 @@ fn conditions(inputs: &Inputs<'_>, status: &PodStatus) -> Vec<PodCondition> {
         all.push(disruption.clone());
     }
     let mut generated = conditions::generate(inputs, status, &all);
-    if let Some(failed) = inputs.failed.filter(|f| f.disruption) {
+    if let Some(message) = inputs.failed.and_then(|failed| failed.disruption.as_deref()) {
         all.retain(|c| c.type_ != "DisruptionTarget");
-        generated.push(conditions::disruption(&failed.message));
+        generated.push(conditions::disruption(message));
     }
     for mut condition in generated {
         let same =

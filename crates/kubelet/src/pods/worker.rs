@@ -9,8 +9,6 @@ mod execute;
 mod report;
 mod resize;
 
-use super::admission::PodRejection;
-use super::apparmor;
 use super::backoff::Backoff;
 use super::compute;
 use super::context::{NodeContext, PodRef};
@@ -86,8 +84,8 @@ pub struct Ending {
     pub message: String,
     /// Seconds that its containers get to end, instead of its own.
     pub grace: Option<i64>,
-    /// Whether the pod gets the condition `DisruptionTarget`.
-    pub disruption: bool,
+    /// The message of the condition `DisruptionTarget`, which the pod gets then.
+    pub disruption: Option<String>,
 }
 
 impl Desired {
@@ -117,8 +115,8 @@ pub struct Worker {
     shown_as: ShownAs,
     resizing: Resizing,
     failed: Option<Ending>,
-    /// Why it may not be started now.
-    blocked: Option<PodRejection>,
+    /// The node has never taken it: nothing is known to be lost of containers that it has not begun.
+    rejected: bool,
     /// When it was seen first.
     seen: jiff::Timestamp,
     /// Whether a round was complete already.
@@ -137,9 +135,9 @@ impl Worker {
     /// A worker for a pod; `wake` is notified when the runtime has news of it.
     #[must_use]
     pub fn new(cx: Arc<NodeContext>, desired: watch::Receiver<Desired>, wake: Arc<Notify>) -> Worker {
-        let (pod, shown_as) = {
+        let (pod, shown_as, rejected) = {
             let desired = desired.borrow();
-            (desired.pod.clone(), desired.shown_as.clone())
+            (desired.pod.clone(), desired.shown_as.clone(), desired.refused.is_some())
         };
         let former = pod.status.clone().unwrap_or_default();
         let writer = writer(&cx, &pod, &shown_as);
@@ -150,7 +148,7 @@ impl Worker {
             mounts: Backoff::new(Duration::from_millis(500), Duration::from_secs(122)),
             waiting: Waiting::default(),
             failed: None,
-            blocked: None,
+            rejected,
             seen: cx.clock.now(),
             synced: false,
             cx,
@@ -276,7 +274,6 @@ impl Worker {
             runtime_name: &config.runtime_name,
             terminal,
             failed: self.failed.as_ref(),
-            blocked: self.blocked.as_ref(),
             resizing: &self.resizing,
             // The API keeps whole seconds.
             now: whole_second(self.cx.clock.now()),
@@ -331,15 +328,10 @@ impl Worker {
         let mut observed = self.observe().await?;
         let deadline = self.deadline();
         self.follow_resize(&observed);
-        self.blocked = apparmor::check(&self.pod, self.cx.config.apparmor).err();
         if self.report(&observed, self.failed.is_some()) {
             return Ok(Round::Over);
         }
         let wait = deadline.unwrap_or(RESYNC).min(RESYNC);
-        if self.blocked.is_some() {
-            kill::all(&self.cx, Some(&self.pod), &observed, None).await?;
-            return Ok(Round::Wait(wait));
-        }
         self.probes.follow(&self.cx, &self.pod, &observed, false);
         let mut actions = compute::actions(&self.pod, &observed, &self.probes.results(), &self.former);
         if !actions.kill_pod && actions.reset.is_empty() {
@@ -414,7 +406,7 @@ impl Worker {
             let mut ended = std::pin::pin!(async {
                 tokio::select! {
                     biased;
-                    killed = kill::all(&cx, pod.as_deref(), &observed, limit) => killed,
+                    killed = kill::end(&cx, pod.as_deref(), &observed, limit) => killed,
                     () = shorter => Ok(()),
                 }
             });
@@ -442,7 +434,7 @@ impl Worker {
         // After its containers and before its last status: what is free then may be allocated to others at once.
         self.cx.dra.unprepare(&self.pod).await.map_err(RuntimeError::Internal)?;
         let observed = self.observe().await?;
-        self.report(&observed, true);
+        self.report(&observed, !self.rejected);
         if let Err(error) = self.cx.volumes.tear_down(model::uid(&self.pod)).await {
             return Err(RuntimeError::Internal(error));
         }

@@ -44,6 +44,7 @@ fn configuration(api: &NodeApi) -> Value {
         "containerLogMaxFiles": logs.max_files,
         "imageGCHighThresholdPercent": images.high_percent,
         "imageGCLowThresholdPercent": images.low_percent,
+        "imagePullCredentialsVerificationPolicy": "NeverVerifyPreloadedImages",
         "evictionMaxPodGracePeriod": api.housekeeping.eviction.most_pod_grace,
         "crashLoopBackOff": {"maxContainerRestartPeriod": duration::format(config.restart_delays.longest())},
         "registerNode": true,

@@ -80,6 +80,7 @@ mod tests {
                 reason: "OOMKilled".into(),
             })),
             deaf: false,
+            followed: false,
             stdout: "".into(),
             message: "".into(),
             actual: Default::default(),

@@ -65,6 +65,8 @@ pub struct Run {
     pub ended: Option<Box<Ended>>,
     /// It ends by SIGKILL only.
     pub deaf: bool,
+    /// It has ended, and a start was tried since.
+    pub followed: bool,
     /// What it prints.
     pub stdout: Box<str>,
     /// The termination message.
@@ -225,6 +227,12 @@ impl PodRuntime {
         run.pass(now);
     }
 
+    /// Whether the newest run of a container has ended because it was asked to, and this is the first start that is tried since.
+    pub fn was_stopped(&mut self, name: &str) -> bool {
+        let ended = self.newest_mut(name).filter(|run| run.ended.is_some());
+        ended.is_some_and(|run| !std::mem::replace(&mut run.followed, true) && run.stopping.is_some())
+    }
+
     /// The machine has lost all that ran.
     pub fn crash(&mut self, now: Timestamp) {
         self.pass(now);
@@ -317,6 +325,7 @@ fn restored_runs(pod: &Pod, shown: &ApiStatus, spec: Option<&Container>, now: Ti
         stopping: None,
         ended: ended.map(Box::new),
         deaf: false,
+        followed: false,
         stdout: "".into(),
         message: "".into(),
         actual,

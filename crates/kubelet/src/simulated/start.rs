@@ -148,9 +148,12 @@ fn start_one(
     let behaviour = behaviour::of(pod, container, kind);
     let held = step.state.hook.clone().filter(|(held, _)| held == name);
     if held.is_none() {
-        let newest = step.observed();
-        let newest = newest.newest(name);
-        restart_backoff::check(&mut step.state.restarts, pod, container, newest, now).map_err(|backoff| {
+        // What was killed for this start does not delay it.
+        let killed = step.state.runtime.was_stopped(name);
+        let observed = step.observed();
+        let mut runs = observed.containers.iter().filter(|c| c.name == *name);
+        let last = if killed { runs.nth(1) } else { observed.last_ended(name) };
+        restart_backoff::check(&mut step.state.restarts, pod, container, last, now).map_err(|backoff| {
             // It is said once for each delay.
             if step.state.waiting.insert(name.clone(), backoff.waiting.clone()) != Some(backoff.waiting) {
                 step.events.push(backoff.event);
@@ -228,6 +231,7 @@ fn run(
         stopping: None,
         ended: None,
         deaf: effect.is_some() && !handles_signals,
+        followed: false,
         stdout: effect.map(|c| c.stdout + &c.stderr).unwrap_or_default().into(),
         message: message.into(),
         actual: Actual::of(pod, container),

@@ -263,8 +263,10 @@ impl Step<'_, '_> {
             sandbox.ready = false;
         }
         self.outcome.remove = model::deleting(&self.pod);
-        // Of a pod that never began there is nothing to say before it goes.
-        let untold = self.outcome.remove && !self.state.runtime.began() && self.state.failed.is_none();
+        // A pod that never began goes with its removal; its last status is for those that hold it by finalizers.
+        let held = self.pod.metadata.finalizers.as_ref().is_some_and(|finalizers| !finalizers.is_empty());
+        let began = self.state.runtime.began() || self.state.failed.is_some();
+        let untold = self.outcome.remove && !began && !held;
         if !model::is_terminal(&self.pod) && !untold {
             self.report(true);
             self.outcome.again = None;
@@ -460,7 +462,6 @@ impl Step<'_, '_> {
             runtime_name: super::runtime::SCHEME,
             terminal,
             failed: self.state.failed.as_ref(),
-            blocked: None,
             resizing: &self.resizing,
             now: second,
         })

@@ -68,7 +68,7 @@ impl Node {
 
     async fn users(&self, providers: &CredentialProviders, image: &str) -> Vec<String> {
         let found = providers.lookup(&self.objects, &pod("default"), image).await;
-        found.into_iter().map(|auth| auth.username).collect()
+        found.into_iter().map(|credential| credential.auth.username).collect()
     }
 
     fn requests(&self) -> Vec<String> {

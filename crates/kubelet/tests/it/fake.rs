@@ -9,6 +9,7 @@ use kaji_kubelet::plugins::dra::{DraManager, SliceApi};
 use kaji_kubelet::pods::context::{ApiError, NodeConfig, NodeContext, NodeFacts, PodApi, PodRef};
 use kaji_kubelet::pods::core::{Node, Pod, PodStatus};
 use kaji_kubelet::pods::network::{DnsSettings, NodeDns};
+use kaji_kubelet::pods::pull_records::PullRecords;
 use kaji_kubelet::pods::sources::{Keyed, KeyedKind, Sources, Token, TokenRequest};
 use kaji_kubelet::pods::user_namespaces::UserNamespaces;
 use kaji_kubelet::resource_managers::ResourceManagers;
@@ -423,6 +424,8 @@ impl PodApi for Api {
 pub struct Objects {
     /// By path.
     pub objects: Mutex<BTreeMap<String, serde_json::Value>>,
+    /// By name; others have a key and a value.
+    pub secrets: Mutex<BTreeMap<String, Arc<Keyed>>>,
     pub node: Mutex<Option<Arc<Node>>>,
 }
 
@@ -435,9 +438,11 @@ impl Sources for Objects {
         _: &'a str,
         name: &'a str,
     ) -> BoxFuture<'a, Result<Option<Arc<Keyed>>, String>> {
+        let own = self.secrets.lock().unwrap().get(name).filter(|_| kind == KeyedKind::Secret).cloned();
         let data = BTreeMap::from([("key".to_owned(), b"value".to_vec())]);
         let found = (kind == KeyedKind::ConfigMap) == (name == "map") && name != "absent";
-        Box::pin(async move { Ok(found.then(|| Arc::new(Keyed { data, ..Keyed::default() }))) })
+        let found = own.or_else(|| found.then(|| Arc::new(Keyed { data, ..Keyed::default() })));
+        Box::pin(async move { Ok(found) })
     }
     fn object<'a>(
         &'a self,
@@ -566,6 +571,7 @@ impl Fake {
             runtime: runtime.clone(),
             images: runtime.clone(),
             credentials: CredentialProviders::none(clock.clone()),
+            pull_records: PullRecords::new(&root.join("kubelet"), clock.clone()),
             managers: ResourceManagers::none(),
             metrics: Arc::default(),
             probe_metrics: Default::default(),

@@ -34,10 +34,20 @@ fn parsed(pod: &Value) -> Arc<Pod> {
 
 impl Run {
     pub fn start(fake: Fake, pod: &Value) -> Run {
+        Run::with(fake, pod, None)
+    }
+
+    /// A pod that the node does not take.
+    pub fn rejected(fake: Fake, pod: &Value) -> Run {
+        let (reason, message) = ("OutOfcpu".to_owned(), "Pod was rejected: m".to_owned());
+        Run::with(fake, pod, Some(Ending { reason, message, ..Ending::default() }))
+    }
+
+    fn with(fake: Fake, pod: &Value, refused: Option<Ending>) -> Run {
         let (desired, changes) = watch::channel(Desired {
             pod: parsed(pod),
             gone: false,
-            refused: None,
+            refused,
             shown_as: ShownAs::Itself,
             pending: None,
         });
@@ -84,7 +94,7 @@ pub fn ready(status: &Value) -> bool {
     conditions.is_some_and(|c| c.iter().any(|c| c["type"] == "Ready" && c["status"] == "True"))
 }
 
-fn waiting(status: &Value) -> &Value {
+pub fn waiting(status: &Value) -> &Value {
     &status["containerStatuses"][0]["state"]["waiting"]
 }
 
@@ -105,23 +115,6 @@ async fn a_runtime_class_names_the_handler_of_the_sandbox() {
     run.until("an event", |_| failed()).await;
     assert!(run.fake.runtime.state.lock().unwrap().sandboxes.is_empty());
     run.task.abort();
-}
-
-#[tokio::test]
-async fn a_pod_that_asks_for_apparmor_stays_pending_where_there_is_none() {
-    let containers = json!([{"name": "c", "image": "i", "imagePullPolicy": "IfNotPresent"}]);
-    let confined = json!({"appArmorProfile": {"type": "RuntimeDefault"}});
-    let mut pod = pod(json!({"securityContext": confined, "containers": containers}));
-    let run = Run::start(Fake::new(), &pod);
-    let status = run.until("a reason", |status| status["reason"] == "AppArmor").await;
-    assert_eq!(status["phase"], "Pending");
-    assert_eq!(status["message"], "Cannot enforce AppArmor: AppArmor is not enabled on the host");
-    assert_eq!(waiting(&status)["reason"], "Blocked");
-    assert_eq!(run.calls(), "");
-    pod["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:07Z".into();
-    pod["metadata"]["deletionGracePeriodSeconds"] = 0.into();
-    run.change(&pod);
-    run.task.await.unwrap();
 }
 
 #[tokio::test]
@@ -375,8 +368,9 @@ async fn an_evicted_pod_fails_after_its_containers_have_ended() {
     let run = Run::start(Fake::new(), &pod(json!({"containers": [{"name": "c", "image": "i"}]})));
     run.until("ready", ready).await;
     let (reason, message) = ("Evicted".to_owned(), "The node was low on resource: memory. ".to_owned());
-    run.desired
-        .send_modify(|d| d.refused = Some(Ending { reason, message, grace: Some(1), disruption: true }));
+    run.desired.send_modify(|d| {
+        d.refused = Some(Ending { disruption: Some(message.clone()), reason, message, grace: Some(1) })
+    });
     let status = run.until("failed", |s| s["phase"] == "Failed").await;
     assert_eq!(
         (&status["reason"], &status["message"]),

@@ -3,6 +3,7 @@
 
 #![allow(clippy::unwrap_used)]
 
+mod admission;
 mod configuration;
 mod credential_providers;
 mod csi;
@@ -11,15 +12,20 @@ mod devices;
 mod dra;
 mod eviction;
 mod fake;
+mod handlers;
 mod lifecycle;
 mod logind;
 mod logs;
 mod mounts;
 mod pod_certificates;
 mod pod_resize;
+mod preemption;
+mod pull_records;
 mod registration;
 mod restart_all;
+mod restarts;
 mod server;
 mod shutdown;
 mod sources;
+mod termination;
 mod volumes;

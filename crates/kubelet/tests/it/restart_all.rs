@@ -45,7 +45,7 @@ async fn an_exit_of_a_sidecar_restarts_all_containers_of_a_pod_that_restarts_non
     let status = run.until("init runs again", again).await;
     let phase = status["phase"].as_str().unwrap_or_default();
     assert!(matches!(phase, "Running" | "Pending"), "{phase}: such a pod has not failed");
-    assert!(run.calls().starts_with("stop regular 0\nstop sidecar 0\n"), "{}", run.calls());
+    assert!(run.calls().starts_with("stop regular 2\nstop sidecar 2\n"), "{}", run.calls());
     run.fake.runtime.exit("init", 0);
     let status = run.until("ready again", |s| ready(s) && restarted(s).len() == 4).await;
     expect_test::expect![[r#"

@@ -79,7 +79,8 @@ async fn until(holds: impl Fn() -> bool) {
 fn shown(termination: &Termination) -> String {
     let ending = &termination.ending;
     let (uid, grace) = (&termination.uid, ending.grace.unwrap());
-    format!("{uid} {} {grace} {} {}", ending.reason, ending.disruption, ending.message)
+    assert_eq!(ending.disruption.as_ref(), Some(&ending.message));
+    format!("{uid} {} {grace} {}", ending.reason, ending.message)
 }
 
 #[tokio::test]
@@ -115,8 +116,8 @@ async fn critical_pods_end_last_and_then_the_lock_is_released() {
     ends.push(read(&logind.paths.settings.join("99-kubelet.conf")));
     ends.push(read(&fake.cx.config.root_dir.join("graceful_node_shutdown_state")));
     expect_test::expect![[r#"
-        regular Terminated 20 true Pod was terminated in response to imminent node shutdown.
-        critical Terminated 15 true Pod was terminated in response to imminent node shutdown.
+        regular Terminated 20 Pod was terminated in response to imminent node shutdown.
+        critical Terminated 15 Pod was terminated in response to imminent node shutdown.
         NodeShutdown: Pod was rejected as the node is shutting down.
         Shutdown: Shutdown manager detected shutdown event
         Shutdown: Shutdown manager detected shutdown cancellation
@@ -197,7 +198,7 @@ async fn a_pod_that_ends_already_gets_no_more_time_than_the_shutdown_leaves() {
     until(|| run.fake.api.events.lock().unwrap().iter().any(|event| event.starts_with("Killing"))).await;
     run.fake.runtime.state.lock().unwrap().stops_wait = None;
     let (reason, message) = ("Terminated".to_owned(), "m".to_owned());
-    run.end(Ending { reason, message, grace: Some(10), disruption: true });
+    run.end(Ending { reason, message, grace: Some(10), disruption: Some("m".to_owned()) });
     let status = run.until("failed", |status| status["phase"] == "Failed").await;
     // The stop that was to take an hour is given up.
     let target = status["conditions"].as_array().unwrap().iter().find(|c| c["type"] == "DisruptionTarget");

@@ -141,6 +141,36 @@ async fn a_local_volume_outlives_its_pods() {
 }
 
 #[tokio::test]
+async fn containers_cannot_write_what_comes_from_the_api() {
+    let fake = Fake::new();
+    let name = json!({"path": "name", "fieldRef": {"fieldPath": "metadata.name"}});
+    let sources = [
+        json!({"configMap": {"name": "map"}}),
+        json!({"secret": {"secretName": "secret"}}),
+        json!({"downwardAPI": {"items": [name]}}),
+        json!({"projected": {"sources": [{"configMap": {"name": "map"}}]}}),
+        json!({"emptyDir": {}}),
+    ];
+    let mut shown = vec![];
+    for source in sources {
+        let kind = source.as_object().unwrap().keys().next().unwrap().clone();
+        let with_volume = pod(json!({}), source);
+        set_up(&fake, &with_volume).await.unwrap();
+        let parsed: kaji_kubelet::pods::core::Pod = serde_json::from_value(with_volume).unwrap();
+        let container = &parsed.spec.as_ref().unwrap().containers[0];
+        let mounts = fake.cx.volumes.mounts(&parsed, container, &BTreeMap::new()).await.unwrap();
+        shown.push(format!("{kind} {} {}", mounts[0].readonly, mounts[0].recursive_read_only));
+    }
+    expect![[r#"
+        configMap true false
+        secret true false
+        downwardAPI true false
+        projected true false
+        emptyDir false false"#]]
+    .assert_eq(&shown.join("\n"));
+}
+
+#[tokio::test]
 async fn exports_are_mounted_by_the_kernel() {
     let fake = Fake::at(tempfile::tempdir().unwrap(), NoMounts { may: true, ..NoMounts::default() });
     let pod = pod(json!({}), json!({"nfs": {"server": "127.0.0.1", "path": "/export", "readOnly": true}}));

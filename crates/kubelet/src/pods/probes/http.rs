@@ -1,12 +1,14 @@
 //! HTTP requests of probes and hooks. Upstream's `probe/http`: TLS certificates are not verified, redirects to another host
-//! count as a success, bodies are cut off.
+//! are not followed, bodies are cut off.
 
 use bytes::Bytes;
 use http_body_util::{BodyExt, Empty, Limited};
 use hyper_util::rt::TokioIo;
+use std::pin::Pin;
 use std::sync::Arc;
+use std::task::{Context, Poll};
 use std::time::Duration;
-use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
 use tokio_rustls::rustls::{
@@ -20,6 +22,10 @@ use tokio_rustls::rustls::{
 const MOST_BODY: usize = 10 << 10;
 /// Requests of one probe: the first, and those that follow redirects.
 const MOST_REQUESTS: usize = 10;
+/// The end of the error when TLS is answered with HTTP.
+pub const NO_TLS: &str = "http: server gave HTTP response to HTTPS client";
+/// What such an answer begins with.
+const HTTP: &[u8] = b"HTTP/";
 
 /// Where a request goes.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -36,10 +42,18 @@ pub struct HttpTarget {
     pub headers: Vec<(String, String)>,
 }
 
+impl HttpTarget {
+    /// Host and port, as URLs have them.
+    #[must_use]
+    pub fn authority(&self) -> String {
+        format!("{}:{}", bracketed(&self.host), self.port)
+    }
+}
+
 /// An answer.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct HttpAnswer {
-    /// Its status code, below 400.
+    /// Its status code.
     pub code: u16,
     /// The start of its body.
     pub text: String,
@@ -53,6 +67,9 @@ pub struct HttpAnswer {
 /// A text, for a status of 400 and more as well.
 pub async fn get(target: &HttpTarget, limit: Duration, agent: &str) -> Result<HttpAnswer, String> {
     match tokio::time::timeout(limit, follow(target, agent)).await {
+        Ok(Ok(answer)) if answer.code >= 400 => {
+            Err(format!("HTTP probe failed with statuscode: {}", answer.code))
+        }
         Ok(answer) => answer,
         Err(_) => Err(format!(
             "Get \"{}\": context deadline exceeded (Client.Timeout exceeded while awaiting headers)",
@@ -61,7 +78,11 @@ pub async fn get(target: &HttpTarget, limit: Duration, agent: &str) -> Result<Ht
     }
 }
 
-async fn follow(target: &HttpTarget, agent: &str) -> Result<HttpAnswer, String> {
+/// The same without a limit of time, and whatever the answer's status is.
+///
+/// # Errors
+/// A text when there is no answer.
+pub async fn follow(target: &HttpTarget, agent: &str) -> Result<HttpAnswer, String> {
     let mut target = target.clone();
     for _ in 0..MOST_REQUESTS {
         let answer = send(&target, agent).await?;
@@ -113,20 +134,63 @@ fn bracketed(host: &str) -> String {
 fn url(target: &HttpTarget) -> String {
     let scheme = if target.https { "https" } else { "http" };
     let slash = if target.path.starts_with('/') { "" } else { "/" };
-    format!("{scheme}://{}:{}{slash}{}", bracketed(&target.host), target.port, target.path)
+    format!("{scheme}://{}{slash}{}", target.authority(), target.path)
 }
 
 async fn send(target: &HttpTarget, agent: &str) -> Result<HttpAnswer, String> {
     let wrong = |e: &dyn std::fmt::Display| format!("Get \"{}\": {e}", url(target));
     let stream = TcpStream::connect((target.host.trim_matches(['[', ']']), target.port))
         .await
-        .map_err(|e| wrong(&format!("dial tcp {}:{}: {}", bracketed(&target.host), target.port, dial(&e))))?;
+        .map_err(|e| wrong(&format!("dial tcp {}: {}", target.authority(), dial(&e))))?;
     if target.https {
         let name = ServerName::try_from(target.host.clone()).map_err(|e| wrong(&e))?;
-        let stream = connector().connect(name, stream).await.map_err(|e| wrong(&e))?;
-        exchange(target, agent, stream).await
+        let stream = Opening { stream, first: vec![] };
+        let connected = connector().connect(name, stream).into_fallible().await;
+        match connected {
+            Ok(stream) => exchange(target, agent, stream).await,
+            Err((_, stream)) if stream.first == HTTP => Err(wrong(&NO_TLS)),
+            Err((error, _)) => Err(wrong(&error)),
+        }
     } else {
         exchange(target, agent, stream).await
+    }
+}
+
+/// A connection that keeps the first bytes that it has read.
+struct Opening {
+    stream: TcpStream,
+    first: Vec<u8>,
+}
+
+impl AsyncRead for Opening {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<std::io::Result<()>> {
+        let before = buffer.filled().len();
+        let read = Pin::new(&mut self.stream).poll_read(cx, buffer);
+        let missing = HTTP.len() - self.first.len();
+        self.first.extend(buffer.filled()[before..].iter().take(missing));
+        read
+    }
+}
+
+impl AsyncWrite for Opening {
+    fn poll_write(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<std::io::Result<usize>> {
+        Pin::new(&mut self.stream).poll_write(cx, bytes)
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<std::io::Result<()>> {
+        Pin::new(&mut self.stream).poll_flush(cx)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<std::io::Result<()>> {
+        Pin::new(&mut self.stream).poll_shutdown(cx)
     }
 }
 
@@ -154,7 +218,7 @@ async fn exchange<S: AsyncRead + AsyncWrite + Unpin + Send + 'static>(
         let mut request = http::Request::get(format!("{slash}{}", target.path));
         let has = |name: &str| target.headers.iter().any(|(n, _)| n.eq_ignore_ascii_case(name));
         if !has("host") {
-            request = request.header("Host", format!("{}:{}", bracketed(&target.host), target.port));
+            request = request.header("Host", target.authority());
         }
         if !has("user-agent") {
             request = request.header("User-Agent", format!("{agent}/1.37"));
@@ -174,9 +238,6 @@ async fn exchange<S: AsyncRead + AsyncWrite + Unpin + Send + 'static>(
         // A body that is too long is cut off, which is no failure.
         let body = Limited::new(response.into_body(), MOST_BODY).collect().await;
         let text = body.map(|b| String::from_utf8_lossy(&b.to_bytes()).into_owned()).unwrap_or_default();
-        if code >= 400 {
-            return Err(format!("HTTP probe failed with statuscode: {code}"));
-        }
         Ok(HttpAnswer { code, text, location })
     };
     tokio::pin!(connection);
@@ -285,5 +346,32 @@ mod tests {
             Ok("302 body")
             Err("Get \"http://127.0.0.1:PORT/again\": stopped after 10 redirects")"#]]
         .assert_eq(&shown.join("\n"));
+    }
+
+    /// What becomes of a request over TLS to a server that answers anything with this.
+    async fn of_plain_server(answer: &'static str) -> String {
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let port = listener.local_addr().unwrap().port();
+        let server = tokio::spawn(async move {
+            let (mut stream, _) = listener.accept().await.unwrap();
+            let mut hello = [0; 4096];
+            assert!(stream.read(&mut hello).await.unwrap() > 0);
+            stream.write_all(answer.as_bytes()).await.unwrap();
+        });
+        let (host, path) = ("127.0.0.1".to_owned(), "/".to_owned());
+        let target = HttpTarget { https: true, host, port, path, headers: vec![] };
+        let error = follow(&target, "test").await.unwrap_err();
+        server.await.unwrap();
+        error.replace(&port.to_string(), "PORT")
+    }
+
+    #[tokio::test]
+    async fn http_in_answer_to_tls_has_an_error_of_its_own() {
+        expect_test::expect![[
+            r#"Get "https://127.0.0.1:PORT/": http: server gave HTTP response to HTTPS client"#
+        ]]
+        .assert_eq(&of_plain_server("HTTP/1.1 400 Bad Request\r\n\r\n").await);
+        let error = of_plain_server("220 mail ESMTP\r\n").await;
+        assert!(!error.ends_with(NO_TLS), "{error}");
     }
 }

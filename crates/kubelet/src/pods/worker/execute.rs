@@ -3,7 +3,7 @@
 use super::Worker;
 use crate::metrics::families;
 use crate::pods::admission::{self, PodRejection};
-use crate::pods::compute::Actions;
+use crate::pods::compute::{Actions, KillReason};
 use crate::pods::core::Container;
 use crate::pods::images::{self, Needed, StartFailure};
 use crate::pods::model::{self, ContainerKind};
@@ -37,7 +37,7 @@ impl Worker {
                 if let Some(found) = observed.containers.iter().find(|c| c.id() == id)
                     && found.state() != ContainerState::Exited
                 {
-                    // Without grace, as upstream: what they do is begun anew.
+                    // Without grace, as upstream: no hook is run, and what they do is begun anew.
                     kill::container(&cx, Some(&pod), found, "killing", 0).await?;
                 }
                 cx.runtime.remove_container(id).await?;
@@ -45,7 +45,7 @@ impl Worker {
             return Ok(Some(Duration::ZERO));
         }
         if actions.kill_pod {
-            kill::all(&cx, Some(&pod), observed, None).await?;
+            kill::all(&cx, Some(&pod), observed).await?;
             for sandbox in &observed.sandboxes {
                 cx.runtime.stop_pod_sandbox(&sandbox.info.id).await?;
             }
@@ -72,7 +72,9 @@ impl Worker {
             return Ok(Some(wait));
         }
         let Some((sandbox, config)) = self.sandbox(&actions).await? else { return Ok(Some(AGAIN)) };
-        // What was killed just now counts with its exit, and an init container of a former sandbox does not count.
+        // What was killed just now counts with its exit, and an init container of a former sandbox does not count. But delays of
+        // restarts go by the exits before.
+        let before = observed;
         let observed = self.observe().await?;
         let status = cx.runtime.pod_sandbox_status(&sandbox).await?;
         let addresses = self.addresses(&status.addresses);
@@ -82,7 +84,7 @@ impl Worker {
         if actions.create_sandbox.is_some() {
             self.report(&observed, false);
         }
-        self.start_all(&actions, &observed, (&sandbox, &config), &addresses).await
+        self.start_all(&actions, (before, &observed), (&sandbox, &config), &addresses).await
     }
 
     fn addresses(&self, own: &[IpAddr]) -> Vec<IpAddr> {
@@ -91,10 +93,11 @@ impl Worker {
         status::sorted(own, hosts)
     }
 
+    /// `observed` is what was observed before anything was killed, and after.
     async fn start_all(
         &mut self,
         actions: &Actions,
-        observed: &Observed,
+        observed: (&Observed, &Observed),
         sandbox: (&str, &PodSandboxConfig),
         addresses: &[IpAddr],
     ) -> Result<Option<Duration>, RuntimeError> {
@@ -110,7 +113,7 @@ impl Worker {
             let spec = &model::ephemeral_containers(&pod)[*index];
             let container = model::as_container(spec);
             let target = spec.target_container_name.as_deref().filter(|t| !t.is_empty());
-            let target = target.and_then(|t| observed.newest(t)).map(|c| c.id().to_owned());
+            let target = target.and_then(|t| observed.1.newest(t)).map(|c| c.id().to_owned());
             let kind = (ContainerKind::Ephemeral, target.as_deref());
             sooner(self.start_one(&container, kind, observed, sandbox, addresses).await.err());
         }
@@ -280,11 +283,11 @@ impl Worker {
         &mut self,
         container: &Container,
         kind: (ContainerKind, Option<&str>),
-        observed: &Observed,
+        (before, observed): (&Observed, &Observed),
         sandbox: (&str, &PodSandboxConfig),
         addresses: &[IpAddr],
     ) -> Result<(), Duration> {
-        self.restart_delay(container, observed)?;
+        self.restart_delay(container, before)?;
         self.note_start(container);
         let cx = self.cx.clone();
         let pod = self.pod.clone();
@@ -299,23 +302,18 @@ impl Worker {
                 kind: kind.0,
                 target: kind.1,
             };
-            let id = start::run(&cx, &inputs, sandbox.0).await?;
-            let first = addresses.first().copied();
-            if let Err(message) = hooks::post_start(&cx, &pod, container, &id, first).await {
-                let grace = Duration::from_secs(model::grace_period(&pod).unsigned_abs());
-                if let Err(error) = cx.runtime.stop_container(&id, grace).await {
-                    tracing::warn!(container = id, %error, "the container could not be stopped after its postStart hook had failed");
-                }
-                return Err(StartFailure { reason: "PostStartHookError", message });
-            }
-            Ok(())
+            start::run(&cx, &inputs, sandbox.0).await
         };
         let kind = match kind.0 {
             ContainerKind::Regular => "container",
             ContainerKind::Init => "init_container",
             ContainerKind::Ephemeral => "ephemeral_container",
         };
-        let outcome = started.await;
+        let started = started.await;
+        let outcome = match started {
+            Ok(id) => Box::pin(self.post_start(container, &id, addresses.first().copied())).await,
+            Err(failed) => Err(failed),
+        };
         cx.metrics.count(&families::STARTED_CONTAINERS, &[("container_type", kind)]);
         match outcome {
             Ok(()) => {
@@ -337,6 +335,27 @@ impl Worker {
         }
     }
 
+    /// Runs the postStart hook of a container that was just started. The container is killed when that fails.
+    async fn post_start(
+        &self,
+        container: &Container,
+        id: &str,
+        address: Option<IpAddr>,
+    ) -> Result<(), StartFailure> {
+        let hook = hooks::post_start(&self.cx, &self.pod, container, id, address);
+        let Err(message) = hook.await else { return Ok(()) };
+        let killed = async {
+            let observed = self.observe().await?;
+            let Some(found) = observed.containers.iter().find(|c| c.id() == id) else { return Ok(()) };
+            let grace = kill::grace_seconds(Some(&self.pod), found, KillReason::Other);
+            kill::container(&self.cx, Some(&self.pod), found, "FailedPostStartHook", grace).await
+        };
+        if let Err(error) = killed.await {
+            tracing::warn!(container = id, %error, "the container could not be stopped after its postStart hook had failed");
+        }
+        Err(StartFailure { reason: "PostStartHookError", message })
+    }
+
     /// A pull that waits shows why the last one failed.
     fn image_message(&self, container: &Container, failed: &StartFailure) -> String {
         if failed.reason != "ImagePullBackOff" {
@@ -349,10 +368,10 @@ impl Worker {
         }
     }
 
-    /// Whether a container that has exited may run again already.
-    fn restart_delay(&mut self, container: &Container, observed: &Observed) -> Result<(), Duration> {
-        let (newest, now) = (observed.newest(&container.name), self.cx.clock.now());
-        restart_backoff::check(&mut self.restarts, &self.pod, container, newest, now).map_err(|backoff| {
+    /// Whether a container that has exited may run again already, by what was observed before anything was killed.
+    fn restart_delay(&mut self, container: &Container, before: &Observed) -> Result<(), Duration> {
+        let (last, now) = (before.last_ended(&container.name), self.cx.clock.now());
+        restart_backoff::check(&mut self.restarts, &self.pod, container, last, now).map_err(|backoff| {
             self.cx.api.record(backoff.event);
             self.waiting.insert(container.name.clone(), backoff.waiting);
             backoff.left

@@ -265,6 +265,23 @@ fn probes_succeed_after_their_delays_and_fail_as_annotations_ask() {
     .assert_eq(&timeline(annotated(unready, json!({})), 25, &[]));
 }
 
+/// It is killed fifteen seconds after each start, and has ended a second later.
+#[test]
+fn a_container_that_is_killed_for_a_probe_is_delayed_by_the_run_before() {
+    let probe = json!({"periodSeconds": 5, "failureThreshold": 2});
+    let spec = json!({"containers": [{"name": "c", "image": "i", "livenessProbe": probe}]});
+    let mut world = World::new(annotated(json!({"sim.kaji.dev/unhealthy-after.c": "10s"}), spec));
+    let attempt = |world: &World| world.state.runtime.newest("c").unwrap().attempt;
+    world.run(63, &[]);
+    assert_eq!(attempt(&world), 3);
+    assert!(!world.text().contains("CrashLoopBackOff"), "{}", world.text());
+    world.run(83, &[]);
+    assert_eq!(attempt(&world), 3);
+    assert!(world.text().contains("back-off 20s restarting failed container"), "{}", world.text());
+    world.run(90, &[]);
+    assert_eq!(attempt(&world), 4);
+}
+
 #[test]
 fn gates_hold_readiness_back() {
     let open: fn(&mut Value) = |pod| {
@@ -437,6 +454,21 @@ fn annotations_keep_a_pod_pending() {
     expect_test::expect!["+0s Pending ready=False/ContainersNotReady | c ImagePullBackOff"].assert_eq(
         &timeline(annotated(json!({"sim.kaji.dev/waiting": "ImagePullBackOff"}), json!({})), 9, &[]),
     );
+}
+
+#[test]
+fn a_pending_pod_that_is_deleted_fails_before_others_release_it() {
+    let mut pending = annotated(json!({"sim.kaji.dev/waiting": "ImagePullBackOff"}), json!({}));
+    expect_test::expect![[r#"
+        +0s Pending ready=False/ContainersNotReady | c ImagePullBackOff
+        +5s removed"#]]
+    .assert_eq(&timeline(pending.clone(), 9, &[(5, delete)]));
+    pending["metadata"]["finalizers"] = json!(["batch.kubernetes.io/job-tracking"]);
+    expect_test::expect![[r#"
+        +0s Pending ready=False/ContainersNotReady | c ImagePullBackOff
+        +5s Failed ready=False/PodFailed | c ContainerStatusUnknown(137) "The container could not be located when the pod was terminated"
+        +5s removed"#]]
+    .assert_eq(&timeline(pending, 9, &[(5, delete)]));
 }
 
 fn any_pod() -> impl Strategy<Value = Value> {
