@@ -116,15 +116,15 @@ mod tests {
         let runs = |started: bool| json!({"state": {"running": {}}, "started": started});
         let shown = [
             ends(&[], &[waits.clone(), done.clone()]),
-            ends(&[(false, waits.clone()), (false, waits.clone())], &[waits.clone()]),
+            ends(&[(false, waits.clone()), (false, waits.clone())], std::slice::from_ref(&waits)),
             ends(
                 &[(true, waits.clone()), (false, again.clone()), (false, waits.clone())],
                 &[waits.clone(), waits.clone()],
             ),
-            ends(&[(false, done.clone()), (false, failed)], &[waits.clone()]),
-            ends(&[(false, done.clone()), (false, done)], &[waits.clone()]),
-            ends(&[(true, runs(false))], &[waits.clone()]),
-            ends(&[(true, runs(true))], &[waits.clone()]),
+            ends(&[(false, done.clone()), (false, failed)], std::slice::from_ref(&waits)),
+            ends(&[(false, done.clone()), (false, done)], std::slice::from_ref(&waits)),
+            ends(&[(true, runs(false))], std::slice::from_ref(&waits)),
+            ends(&[(true, runs(true))], std::slice::from_ref(&waits)),
             ends(&[(false, waits.clone())], &[waits, again]),
         ];
         expect_test::expect![[r#"
