@@ -46,6 +46,13 @@ pub struct Image {
     pub pinned: bool,
 }
 
+impl Image {
+    /// Its names, with repository and tag or digest.
+    pub fn names(&self) -> impl Iterator<Item = &str> {
+        self.repo_tags.iter().chain(&self.repo_digests).map(String::as_str)
+    }
+}
+
 /// Credentials for a registry.
 #[derive(Clone, Default, PartialEq, Eq)]
 pub struct RegistryAuth {

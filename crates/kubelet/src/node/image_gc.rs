@@ -101,7 +101,7 @@ impl ImageCollector {
         now: Timestamp,
     ) -> Result<BTreeSet<String>, RuntimeError> {
         let images = self.cx.images.list_images().await?;
-        self.cx.pull_records.prune(&images, now);
+        self.cx.pull_records.prune(&images, now).await;
         let mut in_use = BTreeSet::new();
         for info in self.cx.runtime.list_containers(ContainerFilter::default()).await? {
             in_use.insert(info.image_id.clone());
@@ -133,5 +133,5 @@ impl ImageCollector {
 }
 
 fn is_named(image: &Image, name: &str) -> bool {
-    image.id == name || image.repo_tags.iter().chain(&image.repo_digests).any(|n| n == name)
+    image.id == name || image.names().any(|n| n == name)
 }

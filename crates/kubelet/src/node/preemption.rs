@@ -113,7 +113,7 @@ pub(super) fn observations() -> Interval {
 }
 
 fn seconds_to_end(pod: &Pod) -> i64 {
-    let grace = model::spec(pod).termination_grace_period_seconds.unwrap_or(0).max(0);
+    let grace = model::grace_period(pod).max(0);
     grace.saturating_add(grace / 2).max(LEAST_SECONDS)
 }
 

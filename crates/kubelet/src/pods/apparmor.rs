@@ -3,7 +3,7 @@
 //! Pure. Invariant: a pod that has run already goes on.
 
 use super::admission::PodRejection;
-use super::core::{AppArmorProfile, Pod};
+use super::core::{AppArmorProfile, Pod, SecurityContext};
 use super::model;
 
 /// Whether a node where AppArmor is enabled, or is not, takes the pod.
@@ -22,12 +22,13 @@ pub fn check(pod: &Pod, enabled: bool) -> Result<(), PodRejection> {
 /// Whether the pod, or one of its containers, asks for a profile.
 fn requires(pod: &Pod) -> bool {
     let confines = |profile: Option<&AppArmorProfile>| profile.is_some_and(|p| p.type_ != "Unconfined");
+    let of = |context: Option<&SecurityContext>| confines(context.and_then(|c| c.app_armor_profile.as_ref()));
     let of_pod = model::spec(pod).security_context.as_ref().and_then(|s| s.app_armor_profile.as_ref());
-    let ephemeral: Vec<_> = model::ephemeral_containers(pod).iter().map(model::as_container).collect();
-    let all = model::init_containers(pod).iter().chain(model::containers(pod)).chain(&ephemeral);
-    let mut of_containers =
-        all.map(|c| c.security_context.as_ref().and_then(|s| s.app_armor_profile.as_ref()));
-    confines(of_pod) || of_containers.any(confines)
+    let mut containers = model::init_containers(pod).iter().chain(model::containers(pod));
+    let mut ephemeral = model::ephemeral_containers(pod).iter();
+    confines(of_pod)
+        || containers.any(|c| of(c.security_context.as_ref()))
+        || ephemeral.any(|c| of(c.security_context.as_ref()))
 }
 
 #[cfg(test)]

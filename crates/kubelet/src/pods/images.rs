@@ -322,17 +322,20 @@ async fn pull(
             sandbox: Some(sandbox.clone()),
             progress: Some(progress),
         };
+        noted.request();
         let pulled = logged(image, watched, cx.images.pull_image(request));
         match pulled.await {
             Ok(_) => {
-                noted.arrive();
                 let found = cx.images.image_status(spec).await?.ok_or_else(|| {
                     RuntimeError::ImageNotPresent(format!("image {image} is absent after its pull"))
                 })?;
                 noted.record(image, &found, credential.as_ref()).await;
                 return Ok(found);
             }
-            Err(error) => last = error,
+            Err(error) => {
+                noted.fail(&error);
+                last = error;
+            }
         }
     }
     Err(last)

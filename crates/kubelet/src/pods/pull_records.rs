@@ -14,7 +14,7 @@ use super::images::{canonical, repository};
 use crate::keyring::{Credential, CredentialSource, ObjectName};
 use files::{Files, Record};
 use jiff::Timestamp;
-use kaji_containers::{Image, RegistryAuth};
+use kaji_containers::{Image, RegistryAuth, RuntimeError};
 use kaji_meta::{Clock, text::hex};
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
@@ -171,7 +171,7 @@ impl Inner {
     /// Whether a pull has begun that may have brought the image.
     fn is_pulled(&self, image: &str, found: &Image) -> bool {
         let intents = lock(&self.intents);
-        let named = [image].into_iter().chain(names(found));
+        let named = [image].into_iter().chain(found.names());
         named.map(|name| files::name(&canonical(name))).any(|file| intents.contains_key(&file))
     }
 
@@ -188,16 +188,23 @@ impl Inner {
             None
         });
         let mut record = found.unwrap_or_else(|| Record::new(image_id, now));
-        if !record.add(repository, with) {
-            return Ok(());
-        }
+        record.add(repository, with);
+        // Also of one that says nothing new: it is about an image that has come since, perhaps, images were listed for `prune`.
         record.last_updated_time = now;
         self.files.write_record(&record)
     }
-}
 
-fn names(image: &Image) -> impl Iterator<Item = &str> {
-    image.repo_tags.iter().chain(&image.repo_digests).map(String::as_str)
+    fn prune(&self, kept: &BTreeSet<String>, named: &BTreeSet<String>, listed: Timestamp) {
+        let _changes = lock(&self.changes);
+        self.files.sweep(kept, listed);
+        lock(&self.intents).retain(|file, intent| {
+            let stays = intent.pulls > 0 || named.contains(file);
+            if !stays {
+                self.files.remove_intent(file);
+            }
+            stays
+        });
+    }
 }
 
 async fn add(inner: &Arc<Inner>, image: &str, found: &Image, with: PulledWith) -> io::Result<()> {
@@ -267,7 +274,8 @@ impl PullRecords {
         let name = canonical(image);
         let file = files::name(&name);
         lock(&self.inner.intents).entry(file.clone()).or_default().pulls += 1;
-        let pull = Pull { inner: self.inner.clone(), file, arrived: false, recorded: false };
+        let pull =
+            Pull { inner: self.inner.clone(), file, requested: false, unanswered: false, recorded: false };
         let inner = self.inner.clone();
         let written = tokio::task::spawn_blocking(move || inner.write_intent(&name)).await;
         written.map_err(io::Error::other)??;
@@ -275,37 +283,38 @@ impl PullRecords {
     }
 
     /// Removes what is about images that are not here any more; `listed` is from before they were listed.
-    pub fn prune(&self, images: &[Image], listed: Timestamp) {
-        let _changes = lock(&self.inner.changes);
+    pub async fn prune(&self, images: &[Image], listed: Timestamp) {
         let kept: BTreeSet<String> = images.iter().map(|image| files::name(&image.id)).collect();
-        self.inner.files.sweep(|file, record| {
-            kept.contains(file) || record.is_some_and(|record| record.last_updated_time >= listed)
-        });
-        let named = images.iter().flat_map(names).map(|name| files::name(&canonical(name)));
-        let named: BTreeSet<String> = named.collect();
-        lock(&self.inner.intents).retain(|file, intent| {
-            let stays = intent.pulls > 0 || named.contains(file);
-            if !stays {
-                self.inner.files.remove_intent(file);
-            }
-            stays
-        });
+        let named = images.iter().flat_map(Image::names).map(|name| files::name(&canonical(name)));
+        let (named, inner) = (named.collect(), self.inner.clone());
+        let pruned = tokio::task::spawn_blocking(move || inner.prune(&kept, &named, listed)).await;
+        if let Err(error) = pruned {
+            tracing::error!(%error, "the records of image pulls were not cleaned up");
+        }
     }
 }
 
-/// A pull that runs. Dropped, it has failed or was given up.
+/// A pull that runs. Dropped, it was given up, or has failed if the runtime said so.
 pub struct Pull {
     inner: Arc<Inner>,
     /// Of the intent.
     file: String,
-    arrived: bool,
+    /// The runtime carries out what it was asked for even if nothing waits for the answer.
+    requested: bool,
+    unanswered: bool,
     recorded: bool,
 }
 
 impl Pull {
-    /// The runtime has pulled the image.
-    pub fn arrive(&mut self) {
-        self.arrived = true;
+    /// The runtime is about to be asked: from here on the image may come.
+    pub fn request(&mut self) {
+        self.requested = true;
+    }
+
+    /// The runtime has not pulled the image; without its answer it may have.
+    pub fn fail(&mut self, error: &RuntimeError) {
+        self.requested = false;
+        self.unanswered |= matches!(error, RuntimeError::DeadlineExceeded(_) | RuntimeError::Unavailable(_));
     }
 
     /// Notes what the image was pulled with. If that fails, the image counts as pulled with unknown credentials.
@@ -322,7 +331,7 @@ impl Drop for Pull {
         let mut intents = lock(&self.inner.intents);
         let Some(intent) = intents.get_mut(&self.file) else { return };
         intent.pulls = intent.pulls.saturating_sub(1);
-        intent.lasting = !self.recorded && (intent.lasting || self.arrived);
+        intent.lasting = !self.recorded && (intent.lasting || self.requested || self.unanswered);
         let over = intent.pulls == 0 && !intent.lasting;
         if over {
             intents.remove(&self.file);

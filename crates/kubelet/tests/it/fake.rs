@@ -39,6 +39,8 @@ pub struct State {
     pub stats: Vec<PodSandboxStats>,
     /// Whether pods can have user namespaces.
     pub user_namespaces: bool,
+    /// What pulls wait for when the image is here.
+    pub pulls_wait: Option<Arc<Notify>>,
     /// What stops of containers wait for.
     pub stops_wait: Option<Arc<Notify>>,
     number: i64,
@@ -362,7 +364,14 @@ impl ImageService for Runtime {
     fn pull_image(&self, request: PullRequest) -> Answer<'_, String> {
         Box::pin(async move {
             self.call("pull", request.image.image.clone())?;
-            self.state.lock().unwrap().images.push(request.image.image.clone());
+            let waits = {
+                let mut state = self.state.lock().unwrap();
+                state.images.push(request.image.image.clone());
+                state.pulls_wait.clone()
+            };
+            if let Some(waits) = waits {
+                waits.notified().await;
+            }
             Ok(request.image.image)
         })
     }

@@ -29,3 +29,4 @@ mod shutdown;
 mod sources;
 mod termination;
 mod volumes;
+mod whole_node;

@@ -1,9 +1,9 @@
 //! Images of one pod's secret on a node where other pods ask for them.
 
 use crate::fake::Fake;
-use crate::lifecycle::{Run, pod, ready};
+use crate::lifecycle::{Run, pod, ready, waiting};
 use kaji_containers::RuntimeError;
-use kaji_kubelet::pods::sources::Keyed;
+use kaji_kubelet::pods::{sources::Keyed, worker::Ending};
 use serde_json::{Value, json};
 use std::sync::Arc;
 
@@ -44,10 +44,6 @@ fn pulls(run: &Run) -> usize {
     run.calls().lines().filter(|call| call.starts_with("pull ")).count()
 }
 
-fn waiting(status: &Value) -> &Value {
-    &status["containerStatuses"][0]["state"]["waiting"]
-}
-
 /// Waits until the status of the pod of this name shows this.
 async fn until(run: &Run, name: &str, holds: impl Fn(&Value) -> bool) -> Value {
     run.until(name, |status| *run.fake.api.uid.lock().unwrap() == name && holds(status)).await
@@ -85,6 +81,24 @@ async fn an_image_that_was_pulled_with_a_secret_is_not_for_pods_without_it() {
     run = then(run, &asking("public-never", "Never", &[]));
     until(&run, "public-never", ready).await;
     assert_eq!(pulls(&run), 4);
+}
+
+/// The runtime pulls on when the pod has ended.
+#[tokio::test]
+async fn an_image_of_a_pull_that_was_given_up_is_not_for_all_pods() {
+    let fake = with_secrets();
+    fake.runtime.state.lock().unwrap().pulls_wait = Some(Arc::default());
+    let mut run = Run::start(fake, &asking("own", "IfNotPresent", &["own"]));
+    until(&run, "own", |_| pulls(&run) == 1).await;
+    run.end(Ending { reason: "Evicted".to_owned(), ..Ending::default() });
+    until(&run, "own", |status| status["phase"] == "Failed").await;
+    run.fake.runtime.state.lock().unwrap().pulls_wait = None;
+    assert!(!run.fake.runtime.state.lock().unwrap().images.is_empty());
+    run = then(run, &asking("never", "Never", &[]));
+    until(&run, "never", |s| waiting(s)["reason"] == "ErrImageNeverPull").await;
+    run = then(run, &asking("again", "IfNotPresent", &["own"]));
+    until(&run, "again", ready).await;
+    assert_eq!(pulls(&run), 2);
 }
 
 #[tokio::test]

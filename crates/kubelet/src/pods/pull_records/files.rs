@@ -10,10 +10,9 @@ use kaji_meta::text::hex;
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 use sha2::{Digest, Sha256};
-use std::collections::BTreeMap;
-use std::fs::{self, DirBuilder, File, OpenOptions};
-use std::io::{self, Read, Write};
-use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs::{self, File};
+use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 
 /// Repositories of one image.
@@ -48,16 +47,16 @@ impl Record {
         }
     }
 
-    /// Adds what the image was pulled with from a repository. Whether that is new.
-    pub(super) fn add(&mut self, repository: &str, with: PulledWith) -> bool {
+    /// Adds what the image was pulled with from a repository.
+    pub(super) fn add(&mut self, repository: &str, with: PulledWith) {
         if let Some(known) = self.credential_mapping.get_mut(repository) {
-            return known.add(with);
+            known.add(with);
+            return;
         }
         if self.credential_mapping.len() >= MOST_REPOSITORIES {
             self.credential_mapping.pop_first();
         }
         self.credential_mapping.insert(repository.to_owned(), with);
-        true
     }
 }
 
@@ -81,28 +80,32 @@ impl Files {
 
     /// The record of an image, if there is one.
     pub(super) fn record(&self, image_ref: &str) -> Result<Option<Record>, String> {
-        let record = read(&self.pulled.join(name(image_ref)))?;
-        Ok(record.filter(|record| record.image_ref == image_ref))
+        let path = self.pulled.join(name(image_ref));
+        match read(&path)? {
+            Some(record) if record.image_ref != image_ref => {
+                Err(format!("{}: it is about another image", path.display()))
+            }
+            found => Ok(found),
+        }
     }
 
     pub(super) fn write_record(&self, record: &Record) -> io::Result<()> {
         write(&self.pulled, &name(&record.image_ref), &serde_json::to_vec(record)?)
     }
 
-    /// Removes the records for which this does not hold, given their files' names, and what writes have left that were not finished.
-    pub(super) fn sweep(&self, stays: impl Fn(&str, Option<&Record>) -> bool) {
+    /// Removes the records of other images than these, unless they were written since, and what writes have left that were not finished.
+    pub(super) fn sweep(&self, kept: &BTreeSet<String>, since: Timestamp) {
         for file in listed(&self.pulled) {
             let path = self.pulled.join(&file);
-            if file.ends_with(UNFINISHED) {
+            // What cannot be read is about an image that is gone.
+            let is_new = || matches!(read(&path), Ok(Some(record)) if record.last_updated_time >= since);
+            if file.ends_with(UNFINISHED) || (file.starts_with(PREFIX) && !kept.contains(&file) && !is_new())
+            {
                 remove(&path);
-            } else if file.starts_with(PREFIX) && !stays(&file, None) {
-                // What cannot be read is about an image that is gone.
-                let record: Option<Record> = read(&path).ok().flatten();
-                if !stays(&file, record.as_ref()) {
-                    remove(&path);
-                }
             }
         }
+        let unfinished = listed(&self.pulling).into_iter().filter(|file| file.ends_with(UNFINISHED));
+        unfinished.for_each(|file| remove(&self.pulling.join(file)));
     }
 
     /// The names of the files of pulls that have begun.
@@ -146,13 +149,9 @@ fn read(path: &Path) -> Result<Option<Record>, String> {
 }
 
 fn write(directory: &Path, name: &str, content: &[u8]) -> io::Result<()> {
-    DirBuilder::new().recursive(true).mode(0o700).create(directory)?;
-    let (path, unfinished) = (directory.join(name), directory.join(format!("{name}{UNFINISHED}")));
-    let mut file =
-        OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&unfinished)?;
-    file.write_all(content)?;
-    file.sync_all()?;
-    fs::rename(&unfinished, &path)?;
+    kaji_files::private_dir(directory)?;
+    kaji_files::replace(&directory.join(name), content, kaji_files::PRIVATE)?;
+    // The name has to last, too.
     File::open(directory)?.sync_all()
 }
 

@@ -56,7 +56,7 @@ fn account(name: &str) -> Credential {
 
 async fn pull(records: &PullRecords, name: &str, found: &Image, credential: Option<&Credential>) {
     let mut pull = records.begin(name).await.unwrap();
-    pull.arrive();
+    pull.request();
     pull.record(name, found, credential).await;
 }
 
@@ -111,8 +111,11 @@ async fn a_damaged_record_grants_nothing_until_the_next_pull() {
     assert_eq!((files.len(), mode(&files[0]), mode(files[0].parent().unwrap())), (1, 0o600, 0o700));
     expect_test::expect![[r#"{"kind":"ImagePulledRecord","apiVersion":"kubelet.config.k8s.io/v1beta1","imageRef":"sha256:a","lastUpdatedTime":"2026-01-01T00:00:00Z","credentialMapping":{"r.io/team/app":{"nodePodsAccessible":true,"kubernetesSecrets":[],"kubernetesServiceAccounts":[]}}}"#]]
         .assert_eq(&fs::read_to_string(&files[0]).unwrap());
-    fs::write(&files[0], "{").unwrap();
-    assert_eq!(records.access(NAME, &found), Access::AfterPull);
+    let of_another = fs::read_to_string(&files[0]).unwrap().replace("sha256:a", "sha256:b");
+    for damage in ["", "{", "[]", "\u{0}", r#"{"imageRef":"sha256:a"}"#, &of_another, &"[".repeat(100_000)] {
+        fs::write(&files[0], damage).unwrap();
+        assert_eq!(records.access(NAME, &found), Access::AfterPull);
+    }
     pull(&records, NAME, &found, None).await;
     assert_eq!(node.records().access(NAME, &found), Access::Free);
     assert!(node.files("pulling").is_empty());
@@ -133,8 +136,10 @@ fn records_of_upstream_s_kubelet_are_read() {
 async fn an_image_that_may_have_come_by_a_pull_is_no_loaded_one() {
     let (node, found) = (Node::new(), image("sha256:a", &[NAME, "r.io/team/app:latest"]));
     let records = node.records();
-    let first = records.begin(NAME).await.unwrap();
+    let mut first = records.begin(NAME).await.unwrap();
     let second = records.begin(NAME).await.unwrap();
+    first.request();
+    first.fail(&RuntimeError::Internal("no such image".to_owned()));
     assert_eq!(records.access(NAME, &found), Access::AfterPull);
     drop(first);
     assert_eq!(records.access("r.io/team/app@sha256:1", &found), Access::AfterPull, "by another name");
@@ -142,10 +147,24 @@ async fn an_image_that_may_have_come_by_a_pull_is_no_loaded_one() {
     assert_eq!(records.access(NAME, &found), Access::Free, "both pulls have failed");
     assert!(node.files("pulling").is_empty());
     let mut cut_off = records.begin(NAME).await.unwrap();
-    cut_off.arrive();
+    cut_off.request();
     drop(cut_off);
     let records = node.records();
     assert_eq!(records.access("r.io/team/app:latest", &found), Access::AfterPull);
+    for unanswered in
+        [RuntimeError::DeadlineExceeded(String::new()), RuntimeError::Unavailable(String::new())]
+    {
+        let mut pull = records.begin("r.io/slow:1").await.unwrap();
+        pull.request();
+        pull.fail(&unanswered);
+        pull.request();
+        pull.fail(&RuntimeError::Internal("another answer, to another request".to_owned()));
+        drop(pull);
+        let found = image("sha256:b", &["r.io/slow:1"]);
+        assert_eq!(records.access("r.io/slow:1", &found), Access::AfterPull, "{unanswered:?}");
+        records.prune(&[image("sha256:a", &[NAME])], node.clock.now()).await;
+        assert_eq!(records.access("r.io/slow:1", &found), Access::Free);
+    }
     drop(records.begin(NAME).await.unwrap());
     assert_eq!(node.records().access(NAME, &found), Access::AfterPull, "a failure proves nothing");
     pull(&records, NAME, &found, None).await;
@@ -165,13 +184,23 @@ async fn records_go_with_their_images() {
     fs::write(&damaged, "").unwrap();
     fs::write(damaged.with_extension("tmp"), "").unwrap();
     let mut cut_off = records.begin("r.io/gone:1").await.unwrap();
-    cut_off.arrive();
+    cut_off.request();
     drop(cut_off);
     let runs = records.begin("r.io/new:1").await.unwrap();
     node.clock.advance(SignedDuration::from_secs(1));
     let listed = node.clock.now();
     pull(&records, NAME, &new, None).await;
-    records.prune(&[here], listed);
+    // An image that comes again after the list, with what is known of it already.
+    pull(&records, NAME, &image("again", &[]), None).await;
+    node.clock.advance(SignedDuration::from_secs(1));
+    let later = node.clock.now();
+    pull(&records, NAME, &image("again", &[]), None).await;
+    records.prune(&[here.clone(), new.clone()], later).await;
+    assert_eq!(records.access(NAME, &image("again", &[])), Access::Free);
+    let again = node.dir.path().join("image_manager/pulled").join(files::name("again"));
+    assert!(again.exists());
+    fs::remove_file(again).unwrap();
+    records.prune(&[here], listed).await;
     let names = |files: Vec<PathBuf>| -> BTreeSet<String> {
         files.iter().map(|file| file.file_name().unwrap().to_str().unwrap().to_owned()).collect()
     };
