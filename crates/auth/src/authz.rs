@@ -157,12 +157,18 @@ pub trait Grants: Send + Sync + 'static {
     fn held(&self, user: &UserInfo, namespace: &str) -> (Vec<Arc<[PolicyRule]>>, Option<String>);
 }
 
+/// Whether a user may do everything, whatever roles say.
+#[must_use]
+pub fn is_master(user: &UserInfo) -> bool {
+    user.groups.iter().any(|group| group == MASTERS)
+}
+
 /// The members of `system:masters` may do everything. Source: upstream's privileged-group authorizer.
 pub struct Masters;
 
 impl Authorizer for Masters {
     fn authorize<'a>(&'a self, attributes: &'a Attributes<'a>) -> BoxFuture<'a, Outcome> {
-        let outcome = match attributes.user.groups.iter().any(|g| g == MASTERS) {
+        let outcome = match is_master(attributes.user) {
             true => Outcome::allow(""),
             false => Outcome::default(),
         };
@@ -171,7 +177,7 @@ impl Authorizer for Masters {
 
     fn rules<'a>(&'a self, user: &'a UserInfo, _namespace: &'a str) -> BoxFuture<'a, Rules> {
         let mut rules = Rules::default();
-        if user.groups.iter().any(|g| g == MASTERS) {
+        if is_master(user) {
             rules.rules = everything();
         }
         Box::pin(std::future::ready(rules))

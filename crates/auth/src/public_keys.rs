@@ -187,6 +187,11 @@ impl RsaKey {
         (e.len() < 8 || e.len() == 8 && e[0] < 0x80).then_some(RsaKey { n, e })
     }
 
+    /// Whether these are its modulus and exponent, without leading zeros.
+    pub fn is(&self, modulus: &[u8], exponent: &[u8]) -> bool {
+        self.n == modulus && self.e == exponent
+    }
+
     /// The length of signatures, in bits.
     pub fn bits(&self) -> usize {
         self.n.len() * 8

@@ -127,6 +127,19 @@ pub trait Hooks: Send + Sync + 'static {
         Ok(vec![])
     }
 
+    /// Whether the user may write this, beyond being allowed the request. Asked before `reserve`, also on dry run.
+    ///
+    /// # Errors
+    /// What the write is refused with.
+    fn permit<'a>(
+        &'a self,
+        ctx: &'a Ctx<'a>,
+        new: &'a Value,
+        old: Option<&'a Value>,
+    ) -> BoxFuture<'a, Result<(), Status>> {
+        Box::pin(async { Ok(()) })
+    }
+
     /// Whether `reserve` fills anything into `new`, which another attempt must not find there.
     fn fills_in_reservations(&self) -> bool {
         false
@@ -308,6 +321,7 @@ mod tests {
         assert_eq!(deletion.grace_period(&ctx, &object, &DeleteOptions::default()), None);
         assert!(deletion.check_delete(&ctx, &object, &DeleteOptions::default()).is_ok());
         assert!(!deletion.deletion_waits(&object) && !deletion.marks_timestamp_only());
+        assert!(NoHooks.permit(&ctx, &object, None).now_or_never().unwrap().is_ok());
         let reserved = NoHooks.reserve(&ctx, &mut object, None).now_or_never().unwrap();
         assert!(reserved.is_ok_and(|reservation| reservation.is_none()));
     }

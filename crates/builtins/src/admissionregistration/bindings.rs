@@ -16,9 +16,7 @@ use kaji_meta::{
     Status,
     field::{Error, ErrorList, Path},
 };
-use kaji_resource::{
-    BoxFuture, Column, Ctx, Hooks, Reservation, ResourceDef, Scope, age_column, name_column,
-};
+use kaji_resource::{BoxFuture, Column, Ctx, Hooks, ResourceDef, Scope, age_column, name_column};
 use serde_json::Value;
 
 /// The columns of both kinds.
@@ -42,8 +40,6 @@ const COLUMNS: &[Column] = &[
 /// The hooks of both kinds.
 struct Bindings {
     guard: Guard,
-    /// Bindings of validating policies have actions for violations.
-    validating: bool,
 }
 
 fn actions(errs: &mut ErrorList, path: &Path, spec: &Value) {
@@ -66,7 +62,7 @@ fn actions(errs: &mut ErrorList, path: &Path, spec: &Value) {
 
 /// The definition of one of the two kinds.
 pub fn def(deps: &Deps, kind: &'static str, plural: &'static str, validating: bool) -> ResourceDef {
-    let hooks = Bindings { guard: Guard::new(deps, kind, validating), validating };
+    let hooks = Bindings { guard: Guard::new(deps, kind, validating) };
     ResourceDef::builtin(GROUP, "v1", kind, plural, Scope::Cluster, COLUMNS, hooks)
         .metadata_checks(&[metadata::GENERAL_WHOLE], &[])
         .with_generation()
@@ -92,7 +88,8 @@ impl Hooks for Bindings {
         }
         param_ref(&mut errs, &path.child("paramRef"), spec.at("paramRef"));
         match_resources(&mut errs, &path.child("matchResources"), spec.at("matchResources"));
-        if self.validating {
+        // They have actions for violations.
+        if self.guard.validating {
             actions(&mut errs, &path.child("validationActions"), spec);
         }
         errs
@@ -106,13 +103,13 @@ impl Hooks for Bindings {
         name_warnings(new)
     }
 
-    fn reserve<'a>(
+    fn permit<'a>(
         &'a self,
         ctx: &'a Ctx<'a>,
-        new: &'a mut Value,
+        new: &'a Value,
         old: Option<&'a Value>,
-    ) -> BoxFuture<'a, Result<Option<Reservation>, Status>> {
-        Box::pin(async move { self.guard.binding(ctx, new, old).await.map(|()| None) })
+    ) -> BoxFuture<'a, Result<(), Status>> {
+        Box::pin(self.guard.binding(ctx, new, old))
     }
 
     fn row(&self, _version: &str, object: &Value, now: jiff::Timestamp) -> Vec<Value> {

@@ -19,9 +19,7 @@ use kaji_meta::{
     Status,
     field::{Error, ErrorList, Path},
 };
-use kaji_resource::{
-    BoxFuture, Column, Ctx, Hooks, Reservation, ResourceDef, Scope, age_column, name_column,
-};
+use kaji_resource::{BoxFuture, Column, Ctx, Hooks, ResourceDef, Scope, age_column, name_column};
 use serde_json::Value;
 
 const KIND: &str = "MutatingAdmissionPolicy";
@@ -122,13 +120,13 @@ impl Hooks for Policies {
         name_warnings(new)
     }
 
-    fn reserve<'a>(
+    fn permit<'a>(
         &'a self,
         ctx: &'a Ctx<'a>,
-        new: &'a mut Value,
+        new: &'a Value,
         old: Option<&'a Value>,
-    ) -> BoxFuture<'a, Result<Option<Reservation>, Status>> {
-        Box::pin(async move { self.guard.policy(ctx, new, old).await.map(|()| None) })
+    ) -> BoxFuture<'a, Result<(), Status>> {
+        Box::pin(self.guard.policy(ctx, new, old))
     }
 
     fn row(&self, _version: &str, object: &Value, now: jiff::Timestamp) -> Vec<Value> {

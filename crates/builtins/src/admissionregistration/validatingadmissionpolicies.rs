@@ -25,7 +25,7 @@ use kaji_meta::{
     object,
 };
 use kaji_resource::{
-    BoxFuture, Column, Ctx, Hooks, Reservation, ResourceDef, Scope, SubresourceDef, age_column, name_column,
+    BoxFuture, Column, Ctx, Hooks, ResourceDef, Scope, SubresourceDef, age_column, name_column,
 };
 use serde_json::{Value, json};
 
@@ -192,13 +192,13 @@ impl Hooks for Policies {
         name_warnings(new)
     }
 
-    fn reserve<'a>(
+    fn permit<'a>(
         &'a self,
         ctx: &'a Ctx<'a>,
-        new: &'a mut Value,
+        new: &'a Value,
         old: Option<&'a Value>,
-    ) -> BoxFuture<'a, Result<Option<Reservation>, Status>> {
-        Box::pin(async move { self.guard.policy(ctx, new, old).await.map(|()| None) })
+    ) -> BoxFuture<'a, Result<(), Status>> {
+        Box::pin(self.guard.policy(ctx, new, old))
     }
 
     fn reset_fields(&self, _version: &str, subresource: &str) -> &'static [&'static [&'static str]] {

@@ -22,8 +22,7 @@ use kaji_meta::{
     semantic_equal, validation,
 };
 use kaji_resource::{
-    BoxFuture, Column, Ctx, Hooks, Reservation, ResourceDef, Scope, SelectableField, SubresourceDef,
-    name_column,
+    BoxFuture, Column, Ctx, Hooks, ResourceDef, Scope, SelectableField, SubresourceDef, name_column,
 };
 use serde_json::{Value, json};
 use std::sync::Arc;
@@ -191,17 +190,17 @@ impl Hooks for Requests {
         errs
     }
 
-    fn reserve<'a>(
+    fn permit<'a>(
         &'a self,
         ctx: &'a Ctx<'a>,
-        new: &'a mut Value,
+        new: &'a Value,
         old: Option<&'a Value>,
-    ) -> BoxFuture<'a, Result<Option<Reservation>, Status>> {
+    ) -> BoxFuture<'a, Result<(), Status>> {
         Box::pin(async move {
-            if let Some(old) = old.filter(|_| ctx.subresource == "status") {
-                signers::may_sign(&*self.0, ctx, new, old).await?;
+            match old.filter(|_| ctx.subresource == "status") {
+                Some(old) => signers::may_sign(&*self.0, ctx, new, old).await,
+                None => Ok(()),
             }
-            Ok(None)
         })
     }
 

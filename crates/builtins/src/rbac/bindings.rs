@@ -13,9 +13,7 @@ use kaji_meta::{
     field::{Error, ErrorList, Path},
     validation,
 };
-use kaji_resource::{
-    BoxFuture, Column, Ctx, Hooks, Reservation, ResourceDef, Scope, age_column, name_column,
-};
+use kaji_resource::{BoxFuture, Column, Ctx, Hooks, ResourceDef, Scope, age_column, name_column};
 use serde_json::Value;
 
 /// The columns of bindings of the cluster.
@@ -77,13 +75,13 @@ impl Hooks for Bindings {
         binding(new, Some(old), self.namespaced)
     }
 
-    fn reserve<'a>(
+    fn permit<'a>(
         &'a self,
         ctx: &'a Ctx<'a>,
-        new: &'a mut Value,
+        new: &'a Value,
         old: Option<&'a Value>,
-    ) -> BoxFuture<'a, Result<Option<Reservation>, Status>> {
-        Box::pin(async move { self.guard.binding(ctx, new, old).await.map(|()| None) })
+    ) -> BoxFuture<'a, Result<(), Status>> {
+        Box::pin(self.guard.binding(ctx, new, old))
     }
 
     fn row(&self, _version: &str, object: &Value, now: jiff::Timestamp) -> Vec<Value> {

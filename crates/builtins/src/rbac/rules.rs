@@ -11,7 +11,7 @@ use kaji_meta::{
     labels::Selector,
     validation,
 };
-use kaji_resource::{BoxFuture, Ctx, Hooks, Reservation, ResourceDef, Scope};
+use kaji_resource::{BoxFuture, Ctx, Hooks, ResourceDef, Scope};
 use serde_json::Value;
 
 /// The API group of RBAC.
@@ -51,13 +51,13 @@ impl Hooks for Roles {
         }
     }
 
-    fn reserve<'a>(
+    fn permit<'a>(
         &'a self,
         ctx: &'a Ctx<'a>,
-        new: &'a mut Value,
+        new: &'a Value,
         old: Option<&'a Value>,
-    ) -> BoxFuture<'a, Result<Option<Reservation>, Status>> {
-        Box::pin(async move { self.guard.role(ctx, new, old).await.map(|()| None) })
+    ) -> BoxFuture<'a, Result<(), Status>> {
+        Box::pin(self.guard.role(ctx, new, old))
     }
 
     fn row(&self, _version: &str, object: &Value, _now: jiff::Timestamp) -> Vec<Value> {

@@ -26,7 +26,7 @@ use kaji_meta::{
     object, semantic_equal,
 };
 use kaji_resource::{
-    BoxFuture, Column, Ctx, Hooks, Reservation, ResourceDef, Scope, SubresourceDef, age_column, name_column,
+    BoxFuture, Column, Ctx, Hooks, ResourceDef, Scope, SubresourceDef, age_column, name_column,
 };
 use serde_json::{Value, json};
 
@@ -293,16 +293,16 @@ impl Hooks for ResourceClaims {
     }
 
     /// Upstream asks while it validates; the answer is the same.
-    fn reserve<'a>(
+    fn permit<'a>(
         &'a self,
         ctx: &'a Ctx<'a>,
-        new: &'a mut Value,
+        new: &'a Value,
         old: Option<&'a Value>,
-    ) -> BoxFuture<'a, Result<Option<Reservation>, Status>> {
+    ) -> BoxFuture<'a, Result<(), Status>> {
         Box::pin(async move {
             match old.filter(|_| ctx.subresource == "status") {
-                Some(old) => self.0.status(ctx, new, old).await.map(|()| None),
-                None => Ok(None),
+                Some(old) => self.0.status(ctx, new, old).await,
+                None => Ok(()),
             }
         })
     }

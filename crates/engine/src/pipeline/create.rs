@@ -102,6 +102,7 @@ pub(crate) async fn attempt(op: &Op<'_>, mut object: Value, name: &str) -> Resul
         }
         let again = op.output.extras.any() && hooks.fills_in_reservations();
         let unreserved = again.then(|| object.clone());
+        hooks.permit(&ctx, &object, None).await?;
         let reservation = hooks.reserve(&ctx, &mut object, None).await?;
         let result = store(op, &mut object, name).await;
         op.output.extras.clear();

@@ -142,7 +142,9 @@ async fn attempt(
         return Ok(unchanged(state.clone()));
     }
     let ctx = op.ctx(name);
-    let reservation = op.target.res.def.hooks.reserve(&ctx, &mut new, Some(old)).await?;
+    let hooks = &op.target.res.def.hooks;
+    hooks.permit(&ctx, &new, Some(old)).await?;
+    let reservation = hooks.reserve(&ctx, &mut new, Some(old)).await?;
     let result = store(op, key, (&mut new, form), state, plan).await;
     op.output.extras.clear();
     let committed = matches!(result, Ok(Step::Done(_))) && !op.options.dry_run;

@@ -10,7 +10,7 @@ use crate::{
 };
 use expect_test::expect;
 use futures_util::FutureExt;
-use kaji_auth::{Outcome, Rules};
+use kaji_auth::{Outcome, Rules, names::MASTERS};
 use kaji_resource::{BoxFuture, ResourceDef};
 
 /// Allows questions of the form `verb group/version/resource namespace/name`. With `!` it cannot decide.
@@ -48,14 +48,13 @@ fn write(
     test: &TestContext,
     def: Def,
     allowed: &'static [&'static str],
-    mut new: Value,
+    new: Value,
     old: Option<&Value>,
 ) -> String {
     let deps = Deps { authorizer: Arc::new(Allows(allowed)), ..deps() };
-    let seen = new.clone();
-    let ctx = test.ctx(&seen, "", "v1");
-    let taken = def(&deps).hooks.reserve(&ctx, &mut new, old).now_or_never().unwrap();
-    taken.map_or_else(|status| format!("{} {status}", status.code), |_| "ok".to_owned())
+    let ctx = test.ctx(&new, "", "v1");
+    let permitted = def(&deps).hooks.permit(&ctx, &new, old).now_or_never().unwrap();
+    permitted.map_or_else(|status| format!("{} {status}", status.code), |()| "ok".to_owned())
 }
 
 /// A policy with parameters of this version and kind; of none without a version.

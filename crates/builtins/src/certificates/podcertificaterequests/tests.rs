@@ -420,12 +420,12 @@ impl Authorizer for Only {
 #[test]
 fn signers_change_the_status() {
     let test = TestContext::default();
-    let write = |may: &'static [&'static str], subresource: &str, mut new: Value| {
+    let write = |may: &'static [&'static str], subresource: &str, new: Value| {
         let def = super::def(&Deps { authorizer: Arc::new(Only(may)), ..deps() });
-        let (seen, old) = (new.clone(), stub("p256"));
-        let ctx = test.ctx(&seen, subresource, "v1");
-        let taken = def.hooks.reserve(&ctx, &mut new, Some(&old)).now_or_never().unwrap();
-        taken.map_or_else(|status| status.message, |_| "fine".into())
+        let old = stub("p256");
+        let ctx = test.ctx(&new, subresource, "v1");
+        let permitted = def.hooks.permit(&ctx, &new, Some(&old)).now_or_never().unwrap();
+        permitted.map_or_else(|status| status.message, |()| "fine".into())
     };
     let new = || issued(stub("p256"), "", TIMES);
     let all = [

@@ -11,9 +11,7 @@ use base64::{
 };
 use kaji_auth::public_keys::{EcKey, PublicKey};
 use ring::signature::{Ed25519KeyPair, KeyPair as _};
-use x509_parser::{
-    certificate::X509Certificate, num_bigint::BigUint, prelude::FromDer, public_key::RSAPublicKey,
-};
+use x509_parser::{certificate::X509Certificate, num_bigint::BigUint, prelude::FromDer};
 
 /// What is wrong with a chain of certificates and the key of its first.
 pub fn problem(chain: &[u8], key: &[u8]) -> Option<String> {
@@ -26,11 +24,9 @@ fn check(chain: &[u8], key: &[u8]) -> Result<(), String> {
     if !rest.is_empty() {
         return Err("x509: trailing data".into());
     }
-    let info = certificate.public_key();
-    let public = PublicKey::parse(info).ok_or("x509: malformed public key")?;
+    let public = PublicKey::parse(certificate.public_key()).ok_or("x509: malformed public key")?;
     let matches = match (&public, private(&key)?) {
-        (PublicKey::Rsa(_), Private::Rsa { n, e }) => RSAPublicKey::from_der(&info.subject_public_key.data)
-            .is_ok_and(|(_, key)| stripped(key.modulus) == n && stripped(key.exponent) == e),
+        (PublicKey::Rsa(public), Private::Rsa { n, e }) => public.is(n, e),
         (PublicKey::Ecdsa(point), Private::Ecdsa(Some(own))) => *point == own,
         (PublicKey::Ecdsa(point), Private::Ecdsa(None)) => matches!(point, EcKey::P224(_)),
         (PublicKey::Ed25519(point), Private::Ed25519(own)) => *point == own,
@@ -80,15 +76,20 @@ fn decoded(lines: &[&[u8]]) -> Option<Vec<u8>> {
     BASE64.decode(text).ok()
 }
 
-fn first_certificate(pem: &[u8]) -> Result<Vec<u8>, String> {
+/// The contents of the first block with a label that is wanted; without one, all labels.
+fn first(pem: &[u8], wanted: impl Fn(&str) -> bool) -> Result<Vec<u8>, Vec<String>> {
     let mut others = vec![];
     for block in blocks(pem) {
-        if block.label == "CERTIFICATE" {
+        if wanted(&block.label) {
             return Ok(block.contents);
         }
         others.push(block.label);
     }
-    Err(match others.as_slice() {
+    Err(others)
+}
+
+fn first_certificate(pem: &[u8]) -> Result<Vec<u8>, String> {
+    first(pem, |label| label == "CERTIFICATE").map_err(|others| match others.as_slice() {
         [] => "tls: failed to find any PEM data in certificate input".into(),
         [one] if one.ends_with("PRIVATE KEY") => {
             "tls: failed to find certificate PEM data in certificate input, but did find a private key; PEM inputs may have been switched".into()
@@ -101,14 +102,8 @@ fn first_certificate(pem: &[u8]) -> Result<Vec<u8>, String> {
 }
 
 fn private_block(pem: &[u8]) -> Result<Vec<u8>, String> {
-    let mut others = vec![];
-    for block in blocks(pem) {
-        if block.label == "PRIVATE KEY" || block.label.ends_with(" PRIVATE KEY") {
-            return Ok(block.contents);
-        }
-        others.push(block.label);
-    }
-    Err(match others.as_slice() {
+    let is_key = |label: &str| label == "PRIVATE KEY" || label.ends_with(" PRIVATE KEY");
+    first(pem, is_key).map_err(|others| match others.as_slice() {
         [] => "tls: failed to find any PEM data in key input".into(),
         [one] if one == "CERTIFICATE" => {
             "tls: found a certificate rather than a key in the PEM for the private key".into()
