@@ -6,8 +6,8 @@
 //!   service goes, unless they are a lock of leader election.
 
 use crate::shared::endpoints::{
-    HEADLESS_LABEL, LEADER, TRIGGER_TIME, addressable, delete, has_address, has_endpoints, hostname,
-    keys_of_pod, map_patch, parse_ip, port_number, preconditions,
+    LEADER, TRIGGER_TIME, addressable, delete, has_address, has_endpoints, hostname, keys_of_pod, map_patch,
+    parse_ip, port_number, preconditions,
     subsets::{self, Address, Packer, Port, Subset},
 };
 use crate::{Descriptor, Start, WorkersFlag, shared::pods::namespace_terminating};
@@ -15,7 +15,7 @@ use kaji_runtime::{
     Change, Controller, Cx, EventRecord, Informers, Key, PatchKind, Plan, Projection, Reconciler, Step, View,
     Write,
     client::Target,
-    objects::{Endpoints, Pod, Service},
+    objects::{Endpoints, HEADLESS_LABEL, Pod, Service},
 };
 use serde_json::json;
 use std::{

@@ -12,9 +12,9 @@ mod pack;
 mod topology;
 
 use crate::shared::endpoints::{
-    HEADLESS_LABEL, SLICE_MANAGED_BY, TRIGGER_TIME, addressable, canonical, delete, delete_all, has_address,
-    has_endpoints, hostname, keys_of_pod, keys_of_slice, managed_by, map_patch, parse_ip, port_number,
-    preconditions, slice_prefix,
+    SLICE_MANAGED_BY, TRIGGER_TIME, addressable, canonical, delete, delete_all, has_address, has_endpoints,
+    hostname, keys_of_pod, keys_of_slice, managed_by, map_patch, parse_ip, port_number, preconditions,
+    slice_prefix,
 };
 use crate::{Descriptor, Start, WorkersFlag, shared::pods::namespace_terminating};
 use hints::Preference;
@@ -22,7 +22,9 @@ use kaji_runtime::{
     Change, Controller, Cx, EventRecord, Informers, Key, Metric, ObjectSnapshot, PatchKind, Plan, Projection,
     Reconciler, Step, View, Write,
     client::Target,
-    objects::{Endpoint, EndpointPort, EndpointSlice, Node, Pod, SERVICE_NAME_LABEL, Service},
+    objects::{
+        Endpoint, EndpointPort, EndpointSlice, HEADLESS_LABEL, Node, Pod, SERVICE_NAME_LABEL, Service,
+    },
 };
 use metrics::{Sizes, Tally};
 use notices::Notices;

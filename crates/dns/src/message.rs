@@ -66,8 +66,7 @@ impl Forward {
         let Some(Alias { response, target, .. }) = &self.alias else {
             return relay(answer, &self.client, transport);
         };
-        // The cache may have the name in the letters of another query.
-        answer.answers.iter_mut().filter(|r| r.name == *target).for_each(|r| r.name = target.clone());
+        in_letters_of(target, &mut answer.answers);
         let mut response = response.clone();
         response.metadata.truncation = answer.metadata.truncation;
         response.answers.append(&mut answer.answers);
@@ -151,6 +150,12 @@ fn follow(response: Message, client: Message, target: &str, transport: Transport
     Outcome::Forward(Box::new(Forward { client, alias: Some(Alias { response, query, target }) }))
 }
 
+/// Writes a name as it was asked for: its case is the client's check against forged answers, and the cache may have it as another query
+/// had it.
+fn in_letters_of(name: &Name, answers: &mut [Record]) {
+    answers.iter_mut().filter(|record| record.name == *name).for_each(|record| record.name = name.clone());
+}
+
 /// Passes on what another resolver answered, under the id and the question of the client.
 fn relay(mut answer: Message, query: &Message, transport: Transport) -> Option<Response> {
     let mut metadata = Metadata::response_from_request(&query.metadata);
@@ -158,10 +163,10 @@ fn relay(mut answer: Message, query: &Message, transport: Transport) -> Option<R
     metadata.response_code = answer.metadata.response_code;
     metadata.authentic_data = answer.metadata.authentic_data;
     answer.metadata = metadata;
-    // The case of the question's letters is the client's check against forged answers.
-    if let ([asked], [question]) = (answer.queries.as_slice(), query.queries.as_slice()) {
-        let lower = asked.name.clone();
-        answer.answers.iter_mut().filter(|r| r.name == lower).for_each(|r| r.name = question.name.clone());
+    if let ([asked], [question]) = (answer.queries.as_slice(), query.queries.as_slice())
+        && asked.name == question.name
+    {
+        in_letters_of(&question.name, &mut answer.answers);
     }
     answer.queries.clone_from(&query.queries);
     answer.edns = None;

@@ -1,4 +1,6 @@
 //! What a Service and its EndpointSlices have in DNS. Pure.
+//!
+//! Invariant: endpoints are sorted by address, each once.
 
 use kaji_runtime::objects::{Endpoint, EndpointPort, EndpointSlice, Service};
 use std::borrow::Cow;
@@ -90,13 +92,21 @@ impl ServiceRecords {
         }
     }
 
-    /// The endpoints that are ready.
+    /// The endpoints that are ready, by address.
     #[must_use]
     pub fn endpoints(&self) -> &[ReadyEndpoint] {
         match self {
             ServiceRecords::ClusterIp { endpoints, .. } | ServiceRecords::Headless(endpoints) => endpoints,
             ServiceRecords::ExternalName(_) => &[],
         }
+    }
+
+    /// The endpoints that have an address.
+    #[must_use]
+    pub fn endpoints_of(&self, address: IpAddr) -> &[ReadyEndpoint] {
+        let all = self.endpoints();
+        let from = &all[all.partition_point(|endpoint| endpoint.address < address)..];
+        &from[..from.partition_point(|endpoint| endpoint.address == address)]
     }
 
     /// The addresses that have PTR records: sorted, each once.

@@ -328,7 +328,7 @@ impl Zone {
         let mut answers = vec![];
         for (key, records) in services {
             let service = self.service_name(key);
-            let endpoints = records.endpoints().iter().filter(|e| e.address == address);
+            let endpoints = records.endpoints_of(address).iter();
             answers.extend(endpoints.map(|e| Record::own(Data::Pointer(format!("{}.{service}", e.label())))));
         }
         Answer::records(distinct(answers))

@@ -76,32 +76,42 @@ fn shape_error(operator: Operator, values: &[String]) -> Option<&'static str> {
     }
 }
 
+/// What is wrong with a requirement at a path. `shown` are its values as they were given.
+pub fn check_requirement(
+    path: &Path,
+    key: &str,
+    operator: Operator,
+    values: &[String],
+    shown: impl FnOnce() -> Value,
+) -> ErrorList {
+    let mut errs = ErrorList::new();
+    errs.extend(check_label_key(key, &path.child("key")));
+    let path = path.child("values");
+    if let Some(msg) = shape_error(operator, values) {
+        errs.push(Error::invalid(&path, shown(), msg));
+    }
+    if matches!(operator, Operator::GreaterThan | Operator::LessThan) {
+        for (i, value) in values.iter().enumerate().filter(|(_, v)| v.parse::<i64>().is_err()) {
+            let msg = "for 'Gt', 'Lt' operators, the value must be an integer";
+            errs.push(Error::invalid(&path.index(i), value.as_str(), msg));
+        }
+    }
+    for (i, value) in values.iter().enumerate() {
+        let messages = is_valid_label_value(value);
+        if !messages.is_empty() {
+            errs.push(Error::invalid(&path.index(i).key(key), value.as_str(), messages.join("; ")));
+        }
+    }
+    errs
+}
+
 impl Requirement {
     /// A checked requirement.
     ///
     /// # Errors
     /// An invalid key or value, or the wrong number of values; the text is that of the field errors.
     pub fn new(key: &str, operator: Operator, values: Vec<String>) -> Result<Self, String> {
-        let mut errs = ErrorList::new();
-        let path = Path::root();
-        errs.extend(check_label_key(key, &path.child("key")));
-        let values_path = path.child("values");
-        if let Some(msg) = shape_error(operator, &values) {
-            errs.push(Error::invalid(&values_path, values.clone(), msg));
-        }
-        if matches!(operator, Operator::GreaterThan | Operator::LessThan) {
-            for (i, value) in values.iter().enumerate().filter(|(_, v)| v.parse::<i64>().is_err()) {
-                let msg = "for 'Gt', 'Lt' operators, the value must be an integer";
-                errs.push(Error::invalid(&values_path.index(i), value.as_str(), msg));
-            }
-        }
-        for (i, value) in values.iter().enumerate() {
-            let messages = is_valid_label_value(value);
-            if !messages.is_empty() {
-                let path = values_path.index(i).key(key);
-                errs.push(Error::invalid(&path, value.as_str(), messages.join("; ")));
-            }
-        }
+        let errs = check_requirement(&Path::root(), key, operator, &values, || values.clone().into());
         if !errs.is_empty() {
             return Err(field::aggregate(&errs));
         }

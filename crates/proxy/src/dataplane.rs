@@ -185,10 +185,8 @@ impl Kernel {
             self.write()?;
         }
         for policy in TrafficPolicy::ALL {
-            let touched = |changes: &Changes| changes.touches(policy.affinity_endpoints());
-            if whole || changes.iter().any(touched) {
-                self.forget_clients(policy)?;
-            }
+            let touches = |changes: &Changes| whole || changes.touches(policy.affinity_endpoints());
+            self.forget_clients(policy, changes.each_ref().map(touches))?;
         }
         if !changed.destinations.is_empty() {
             let forgotten = conntrack::clean(&mut Conntrack::open()?, &changed)?;
@@ -232,10 +230,10 @@ impl Kernel {
         Ok(())
     }
 
-    /// Forgets the affinity of clients to endpoints that the policy does not have any more: the rule that remembers a client does
+    /// Forgets the affinity of clients to endpoints that the policy does not have any more, in the families where they changed: the rule that remembers a client does
     /// not replace what is remembered of it.
-    fn forget_clients(&mut self, policy: TrafficPolicy) -> Result<(), ProxyError> {
-        for (family, ruleset) in &self.rulesets {
+    fn forget_clients(&mut self, policy: TrafficPolicy, changed: [bool; 2]) -> Result<(), ProxyError> {
+        for ((family, ruleset), _) in self.rulesets.iter().zip(changed).filter(|(_, changed)| *changed) {
             let spec = policy.affinity_spec(*family);
             let clients = self.nft.elements(*family, &self.node.table, &spec)?;
             let address = family.address_len() as usize;

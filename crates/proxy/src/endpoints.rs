@@ -7,15 +7,12 @@
 
 use crate::NodeConfig;
 use kaji_netfilter::Family;
-use kaji_runtime::objects::{Endpoint as SliceEndpoint, EndpointSlice};
+use kaji_runtime::objects::{Endpoint as SliceEndpoint, EndpointSlice, HEADLESS_LABEL};
 use std::{
     collections::{BTreeMap, BTreeSet},
     net::{IpAddr, SocketAddr},
     sync::Arc,
 };
-
-/// On slices of services without a cluster IP.
-const HEADLESS_LABEL: &str = "service.kubernetes.io/headless";
 
 /// An endpoint of a service's port.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -252,11 +252,12 @@ impl Port<'_> {
 
     fn endpoints(&self, policy: TrafficPolicy, to: SocketAddr, list: &[SocketAddr], elements: &mut Elements) {
         let key = self.key(to);
+        let kept = self.affinity().map(|_| self.key(self.cluster()));
         for (endpoint, index) in list.iter().zip(0_u32..) {
             let value = Key::new().address(endpoint.ip()).port(endpoint.port()).bytes();
             elements.insert((policy.endpoints(), key.clone().integer(index).bytes()), Value::Endpoint(value));
-            if self.affinity().is_some() {
-                let pair = self.key(self.cluster()).address(endpoint.ip()).port(endpoint.port()).bytes();
+            if let Some(kept) = &kept {
+                let pair = kept.clone().address(endpoint.ip()).port(endpoint.port()).bytes();
                 elements.insert((policy.affinity_endpoints(), pair), Value::Present);
             }
         }

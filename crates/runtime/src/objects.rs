@@ -75,7 +75,7 @@ pub use resource_claim::{
 };
 pub use selector::{Condition, LabelSelector, MapSelector, Workload, WorkloadVisitor};
 pub use service::{
-    ClientIpConfig, Endpoint, EndpointConditions, EndpointPort, EndpointSlice, Endpoints,
+    ClientIpConfig, Endpoint, EndpointConditions, EndpointPort, EndpointSlice, Endpoints, HEADLESS_LABEL,
     LoadBalancerIngress, LoadBalancerStatus, SERVICE_NAME_LABEL, Service, ServicePort, ServiceSpec,
     ServiceStatus, SessionAffinityConfig,
 };

@@ -107,7 +107,7 @@ impl Configuration {
     /// If it is not understood as a whole.
     pub fn parse(text: &str, features: Features) -> Result<Self, ConfigurationError> {
         let raw: Value =
-            serde_saphyr::from_str(text).map_err(|e| ConfigurationError::Unreadable(e.to_string()))?;
+            kaji_files::yaml::decode(text).map_err(|e| ConfigurationError::Unreadable(e.to_string()))?;
         if let Err(error) = TypeMeta::of(&raw).expect(KIND, &[VERSION]) {
             return invalid(format!("{error}: expected {KIND} of {VERSION}"));
         }

@@ -23,11 +23,8 @@ pub struct Never;
 ///
 /// # Errors
 /// Its name is unknown.
-pub fn time_zone(cron: &CronJob) -> Result<TimeZone, jiff::Error> {
-    match cron.spec.time_zone.as_deref() {
-        None | Some("" | "UTC" | "Etc/UTC") => Ok(TimeZone::UTC),
-        Some(name) => TimeZone::get(name),
-    }
+pub fn time_zone(cron: &CronJob) -> Result<TimeZone, String> {
+    kaji_meta::cron::time_zone(cron.spec.time_zone.as_deref().unwrap_or_default())
 }
 
 /// A time for which a job is to be started.

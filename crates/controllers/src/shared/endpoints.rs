@@ -22,8 +22,6 @@ pub const TRIGGER_TIME: &str = "endpoints.kubernetes.io/last-change-trigger-time
 pub const SLICE_MANAGED_BY: &str = "endpointslice.kubernetes.io/managed-by";
 /// Locks that older clients keep in Endpoints.
 pub const LEADER: &str = "control-plane.alpha.kubernetes.io/leader";
-/// On endpoints of services without a cluster IP.
-pub const HEADLESS_LABEL: &str = "service.kubernetes.io/headless";
 
 /// The fields of a pod that endpoints depend on: a pod without a change in them concerns no service.
 pub fn facts(pod: &Pod) -> impl PartialEq + '_ {

@@ -2,7 +2,7 @@
 //!
 //! Invariants: a caller gets the answer to a question that was sent after it came; one question is on its way at a time, and when it is
 //! answered all that it was sent for go on at once; a caller that is dropped holds up no other. A question that many share is followed
-//! by a pause, a caller that is alone never waits for one.
+//! by a pause; a caller that is alone causes none, and waits for the rest of one at most.
 
 use super::Inner;
 use kaji_store::{Revision, StoreError};

@@ -263,6 +263,8 @@ pub struct EndpointSlice {
 
 /// The label that names a slice's service.
 pub const SERVICE_NAME_LABEL: &str = "kubernetes.io/service-name";
+/// On endpoints of services without a cluster IP.
+pub const HEADLESS_LABEL: &str = "service.kubernetes.io/headless";
 
 impl Projection for EndpointSlice {
     const GROUP: &'static str = "discovery.k8s.io";

@@ -64,7 +64,7 @@ struct Raw {
 }
 
 #[derive(Deserialize, Default)]
-#[serde(rename_all = "camelCase", default, deny_unknown_fields)]
+#[serde(rename_all = "camelCase", default)]
 struct RawElection {
     leader_elect: Option<bool>,
     lease_duration: Option<String>,
@@ -76,7 +76,7 @@ struct RawElection {
 }
 
 #[derive(Deserialize, Default)]
-#[serde(rename_all = "camelCase", default, deny_unknown_fields)]
+#[serde(rename_all = "camelCase", default)]
 struct RawConnection {
     kubeconfig: Option<String>,
     accept_content_types: Option<String>,

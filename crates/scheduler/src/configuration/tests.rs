@@ -248,6 +248,7 @@ fn what_is_not_given_is_as_upstream_has_it() {
     for file in [
         "profiles: []\n",
         "profiles: [null]\n",
+        "extenders:\n- {urlPrefix: 'http://x', filterVerb: null, weight: null, tlsConfig: null}\n",
         "profiles:\n- {plugins: null, pluginConfig: null}\n",
         "profiles:\n- {plugins: {filter: {enabled: null}}, pluginConfig: [{name: NodeAffinity, args: null}]}\n",
         "profiles:\n- pluginConfig: [{name: NodeResourcesFit, args: {kind: NodeResourcesFitArgs, scoringStrategy: {type: LeastAllocated, resources: [{name: cpu, weight: 0}]}}}]\n",

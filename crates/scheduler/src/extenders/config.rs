@@ -64,7 +64,7 @@ impl std::fmt::Debug for ExtenderTls {
 }
 
 #[derive(Deserialize, Default)]
-#[serde(rename_all = "camelCase", default, deny_unknown_fields)]
+#[serde(rename_all = "camelCase", default)]
 struct RawExtender {
     url_prefix: String,
     filter_verb: String,
@@ -82,14 +82,14 @@ struct RawExtender {
 }
 
 #[derive(Deserialize, Default)]
-#[serde(rename_all = "camelCase", default, deny_unknown_fields)]
+#[serde(rename_all = "camelCase", default)]
 struct RawResource {
     name: String,
     ignored_by_scheduler: bool,
 }
 
 #[derive(Deserialize, Default)]
-#[serde(rename_all = "camelCase", default, deny_unknown_fields)]
+#[serde(rename_all = "camelCase", default)]
 struct RawTls {
     insecure: bool,
     server_name: String,
@@ -101,7 +101,7 @@ struct RawTls {
     ca_data: String,
 }
 
-/// The extenders of a configuration.
+/// The extenders of a configuration, of which unknown fields have been refused before.
 ///
 /// # Errors
 /// Upstream's texts of validation, and files that cannot be read.

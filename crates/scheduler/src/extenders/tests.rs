@@ -38,7 +38,6 @@ fn extenders_are_validated() {
         with(&json!({"urlPrefix": "x y"})),
         with(&json!({"urlPrefix": ""})),
         with(&json!({"prioritizeVerb": "p"})),
-        with(&json!({"filterVerbs": "p"})),
         with(&json!({"weight": "heavy"})),
         with(&resource("cpu")),
         with(&resource("kubernetes.io/x")),
@@ -63,7 +62,6 @@ fn extenders_are_validated() {
         extender "x y": invalid uri character
         extender "": empty string
         extenders[0].weight: Invalid value: 0: must have a positive weight applied to it
-        extenders[0]: unknown field `filterVerbs`, expected one of `urlPrefix`, `filterVerb`, `preemptVerb`, `prioritizeVerb`, `weight`, `bindVerb`, `enableHTTPS`, `tlsConfig`, `httpTimeout`, `nodeCacheCapable`, `managedResources`, `ignorable`
         extenders[0]: invalid type: string "heavy", expected i64
         extenders[0].managedResources[0].name: Invalid value: "cpu": is an invalid extended resource name
         extenders[0].managedResources[0].name: Invalid value: "kubernetes.io/x": is an invalid extended resource name

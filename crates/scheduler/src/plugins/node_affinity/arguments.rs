@@ -8,7 +8,7 @@ use crate::{
 };
 use kaji_meta::{
     field::{Error, ErrorList, Path},
-    validation::{is_qualified_name, is_valid_label_value},
+    labels::{Operator, check_requirement},
 };
 use serde_json::Value;
 
@@ -63,40 +63,18 @@ fn of_term(term: &Value, path: &Path) -> ErrorList {
 }
 
 fn of_label(raw: &Value, path: &Path) -> ErrorList {
-    let (key, operator, values) = (text(raw, "key"), text(raw, "operator"), &raw["values"]);
-    if !OPERATORS.contains(&operator) {
-        return vec![Error::not_supported(&path.child("operator"), operator, &OPERATORS)];
-    }
-    let mut errors = vec![];
-    let wrong = is_qualified_name(key);
-    if !wrong.is_empty() {
-        errors.push(Error::invalid(&path.child("key"), key, wrong.join("; ")));
-    }
-    let path = path.child("values");
-    let given: Vec<&str> = items(values).map(|value| value.as_str().unwrap_or_default()).collect();
-    let why = match operator {
-        "In" | "NotIn" if given.is_empty() => "for 'in', 'notin' operators, values set can't be empty",
-        "Exists" | "DoesNotExist" if !given.is_empty() => {
-            "values set must be empty for exists and does not exist"
-        }
-        "Gt" | "Lt" if given.len() != 1 => "for 'Gt', 'Lt' operators, exactly one value is required",
-        _ => "",
+    let operator = match text(raw, "operator") {
+        "In" => Operator::In,
+        "NotIn" => Operator::NotIn,
+        "Exists" => Operator::Exists,
+        "DoesNotExist" => Operator::DoesNotExist,
+        "Gt" => Operator::GreaterThan,
+        "Lt" => Operator::LessThan,
+        other => return vec![Error::not_supported(&path.child("operator"), other, &OPERATORS)],
     };
-    if !why.is_empty() {
-        errors.push(Error::invalid(&path, values.clone(), why));
-    }
-    let compares = matches!(operator, "Gt" | "Lt");
-    for (place, value) in given.iter().enumerate().filter(|(_, v)| compares && v.parse::<i64>().is_err()) {
-        let why = "for 'Gt', 'Lt' operators, the value must be an integer";
-        errors.push(Error::invalid(&path.index(place), *value, why));
-    }
-    for (place, value) in given.into_iter().enumerate() {
-        let wrong = is_valid_label_value(value);
-        if !wrong.is_empty() {
-            errors.push(Error::invalid(&path.index(place).key(key), value, wrong.join("; ")));
-        }
-    }
-    errors
+    let values = &raw["values"];
+    let given: Vec<String> = items(values).map(|v| v.as_str().unwrap_or_default().to_owned()).collect();
+    check_requirement(path, text(raw, "key"), operator, &given, || values.clone())
 }
 
 fn of_field(raw: &Value, path: &Path) -> ErrorList {
