@@ -1,16 +1,18 @@
 //! Horizontal pod autoscaling: replicas of whatever has a scale subresource follow metrics.
 //!
-//! An autoscaler has a turn every period: it reads the scale of its target and its metrics (`sources`), computes what each
-//! metric asks for (`proposal`, `calculator`), stabilizes and limits the greatest of them (`behaviour`), changes the scale
-//! and says in its status what it did (`turn`).
+//! An autoscaler has a turn when it is new, when its spec has changed, and every period: it reads the scale of its target and
+//! its metrics (`sources`), computes what each metric asks for (`proposal`, `calculator`), stabilizes and limits the greatest
+//! of them (`behaviour`), changes the scale and says in its status what it did (`turn`).
 //!
 //! Invariants:
-//! - A target with zero replicas is not scaled, and one beyond its bounds is brought within them without metrics.
+//! - A target with zero replicas is not scaled unless its autoscaler scaled it to zero, which the condition `ScaledToZero`
+//!   records; zero replicas that a user sets turn autoscaling off.
+//! - A target beyond its bounds is brought within them without metrics.
+//! - A turn sees the status that the turn before it wrote.
 //! - Nothing is scaled while pods of a target are another autoscaler's as well.
 //! - A change of the scale names the version that was read, or is made from a new reading.
 //!
-//! Source: upstream's `pkg/controller/podautoscaler`; reasons and texts are those that users see there. Its gate
-//! `HPAConfigurableTolerance` is on, `HPAScaleToZero` is off.
+//! Source: upstream's `pkg/controller/podautoscaler`; reasons and texts are those that users see there.
 
 mod behaviour;
 mod calculator;
@@ -32,7 +34,8 @@ use futures_util::{StreamExt, stream};
 use jiff::SignedDuration;
 use kaji_meta::labels::Selector;
 use kaji_runtime::{
-    Client, ControllerMetrics, Error, EventRecord, Informer, Informers, Key, PatchKind, Recorder, Shared,
+    Change, Client, ControllerMetrics, Error, EventRecord, Informer, Informers, Key, Observed, PatchKind,
+    Recorder, Shared,
     client::Target,
     metrics::Gauges,
     objects::{HorizontalPodAutoscaler, Pod},
@@ -43,18 +46,25 @@ use proposal::Scaled;
 use serde_json::{Value, json};
 use sources::Sources;
 use std::{
-    collections::HashMap,
+    cmp::Ordering,
+    collections::{BTreeMap, BTreeSet},
     sync::{Arc, Mutex, MutexGuard, PoisonError},
     time::Duration,
 };
 use tokio::{task::JoinSet, time::Instant};
-use turn::{ABLE, ACTIVE, LIMITED, SCALED_TO_ZERO, Turn};
+use turn::{ABLE, ACTIVE, LIMITED, Turn};
 
 const COMPONENT: &str = "horizontal-pod-autoscaler";
 /// Metrics of an autoscaler that are read at once.
 const PARALLEL: usize = 4;
 /// How often a scale is written that other writers change meanwhile.
 const TRIES: usize = 5;
+/// Autoscalers of the same pods that a message names.
+const NAMED: usize = 2;
+/// How long a turn waits until the informer shows the status that the turn before it wrote.
+const CATCH_UP: Duration = Duration::from_secs(1);
+const ABOVE_MAX: &str = "Current number of replicas above Spec.MaxReplicas";
+const BELOW_MIN: &str = "Current number of replicas below Spec.MinReplicas";
 
 /// The controller's line in the table.
 pub const CONTROLLER: Descriptor = Descriptor {
@@ -95,11 +105,13 @@ impl Default for AutoscalerConfig {
     }
 }
 
-/// What is remembered of an autoscaler.
+/// What is remembered of an autoscaler from its addition to its deletion.
 struct Kept {
     history: History,
     /// Of its target's pods, as last read.
     selector: Selector,
+    /// The revision of the status that was written last, until the informer shows it.
+    wrote: Option<u64>,
 }
 
 struct Autoscalers {
@@ -111,7 +123,8 @@ struct Autoscalers {
     sources: Sources,
     autoscalers: Arc<Informer<HorizontalPodAutoscaler>>,
     pods: Arc<Informer<Pod>>,
-    kept: Mutex<HashMap<Key, Kept>>,
+    /// Ordered, so that those of a namespace are together.
+    kept: Mutex<BTreeMap<Key, Kept>>,
     metrics: ControllerMetrics,
     /// Held for the pages of metrics, which read them.
     _gauges: Gauges,
@@ -124,12 +137,7 @@ fn spawn(tasks: &mut JoinSet<()>, context: ControllerContext<'_>) {
     let seen = Arc::downgrade(&autoscalers);
     autoscalers.autoscalers.handle(move |change| {
         if let Some(seen) = seen.upgrade() {
-            let key = change.any().metadata.key();
-            match change.new {
-                // Turns are a period apart, whatever changes meanwhile.
-                Some(_) => seen.queue.add_after(key, seen.config.sync_period),
-                None => drop(seen.kept().remove(&key)),
-            }
+            seen.changed(change);
         }
     });
     let workers = autoscalers.config.workers;
@@ -143,6 +151,11 @@ impl Works for Autoscalers {
 
     async fn handle(&self, key: &Key) {
         self.pods.synced().await;
+        if !self.caught_up(key).await {
+            metrics::skipped(&self.metrics);
+            self.queue.add_after(key.clone(), self.config.sync_period);
+            return;
+        }
         let Some(hpa) = self.autoscalers.snapshot().by_key(key).cloned() else { return };
         self.take_turn(&hpa, key).await;
         self.queue.add_after(key.clone(), self.config.sync_period);
@@ -190,13 +203,44 @@ impl Autoscalers {
         }
     }
 
-    fn kept(&self) -> MutexGuard<'_, HashMap<Key, Kept>> {
+    fn kept(&self) -> MutexGuard<'_, BTreeMap<Key, Kept>> {
         self.kept.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn with<T>(&self, key: &Key, change: impl FnOnce(&mut Kept) -> T) -> T {
-        let none = || Kept { history: History::default(), selector: Selector::nothing() };
-        change(self.kept().entry(key.clone()).or_insert_with(none))
+    /// Changes what is remembered of an autoscaler; `None` once it is deleted, so that a turn under way leaves nothing behind.
+    fn with<T>(&self, key: &Key, change: impl FnOnce(&mut Kept) -> T) -> Option<T> {
+        self.kept().get_mut(key).map(change)
+    }
+
+    fn remember(&self, key: &Key) {
+        let new = || Kept { history: History::default(), selector: Selector::nothing(), wrote: None };
+        self.kept().entry(key.clone()).or_insert_with(new);
+    }
+
+    /// A new autoscaler, and one with another spec, has its turn at once. Other changes are mostly this controller's own
+    /// statuses: turns stay a period apart.
+    fn changed(&self, change: &Change<HorizontalPodAutoscaler>) {
+        let key = change.any().metadata.key();
+        let generation = |hpa: Option<&Arc<HorizontalPodAutoscaler>>| hpa.map(|hpa| hpa.metadata.generation);
+        if change.new.is_none() {
+            self.kept().remove(&key);
+        } else if generation(change.old.as_ref()) == generation(change.new.as_ref()) {
+            self.queue.add_after(key, self.config.sync_period);
+        } else {
+            self.remember(&key);
+            self.queue.add(key);
+        }
+    }
+
+    /// Whether the informer shows the status that was written last. On an older one a turn would not know, say, that it was
+    /// the turn before it that scaled the target to zero.
+    async fn caught_up(&self, key: &Key) -> bool {
+        let Some(wrote) = self.with(key, |kept| kept.wrote).flatten() else { return true };
+        let seen = tokio::time::timeout(CATCH_UP, self.autoscalers.reached(wrote)).await.is_ok();
+        if seen {
+            self.with(key, |kept| kept.wrote = None);
+        }
+        seen
     }
 
     async fn take_turn(&self, hpa: &HorizontalPodAutoscaler, key: &Key) {
@@ -209,7 +253,10 @@ impl Autoscalers {
             let body = json!({"metadata": {"uid": meta.uid}, "status": status});
             let kind = PatchKind::Merge.content_type();
             match self.client.patch(&target.subresource("status"), kind, "", &body).await {
-                Ok(_) => {}
+                Ok(written) => {
+                    let revision = written.pointer("/metadata/resourceVersion").and_then(Value::as_str);
+                    self.with(key, |kept| kept.wrote = revision.and_then(|r| r.parse().ok()));
+                }
                 // It was deleted meanwhile.
                 Err(error) if error.not_found() => {}
                 Err(error) => {
@@ -244,18 +291,16 @@ impl Autoscalers {
         let bounds = Bounds { min, max, current: scale.replicas("/spec/replicas") };
         let current = bounds.current;
         self.with(key, |kept| kept.history.begin(current, now));
-        turn.current = current;
-        turn.metrics = Value::Null;
-        let decision = if current == 0 {
+        turn.saw(current);
+        let decision = if current == 0 && !turn.leaves_zero(min) {
             let message = "scaling is disabled since the replica count of the target is zero";
             turn.condition(ACTIVE, false, "ScalingDisabled", message);
-            turn.remove(SCALED_TO_ZERO);
             turn.desired = 0;
             None
         } else if current > max {
-            Some((max, "Current number of replicas above Spec.MaxReplicas".to_owned()))
-        } else if current < min {
-            Some((min, "Current number of replicas below Spec.MinReplicas".to_owned()))
+            Some((max, ABOVE_MAX.to_owned()))
+        } else if current != 0 && current < min {
+            Some((min, BELOW_MIN.to_owned()))
         } else {
             self.decide(key, &scale, bounds, turn).await
         };
@@ -300,21 +345,24 @@ impl Autoscalers {
         let (wanted, metric) = turn.combine(proposals, bounds.current)?;
         let window = SignedDuration::try_from(self.config.downscale_stabilization).unwrap_or_default();
         let behavior = hpa.spec.behavior.as_ref();
-        let done = self.with(key, |kept| normalize(&mut kept.history, behavior, bounds, wanted, window, now));
+        let done =
+            self.with(key, |kept| normalize(&mut kept.history, behavior, bounds, wanted, window, now))?;
         turn.condition(ABLE, true, done.able.0, done.able.1);
         turn.condition(LIMITED, done.limited, done.limit.0, done.limit.1);
-        if done.replicas == bounds.current {
+        // From zero, rates of change do not keep the target below its least number.
+        let raised = bounds.current == 0 && done.replicas < bounds.min;
+        let replicas = if raised { bounds.min } else { done.replicas };
+        if replicas == bounds.current {
             turn.desired = bounds.current;
             return None;
         }
-        let why = if wanted > bounds.current {
-            format!("{metric} above target")
-        } else if wanted < bounds.current {
-            "All metrics below target".to_owned()
-        } else {
-            String::new()
+        let why = match wanted.cmp(&bounds.current) {
+            Ordering::Greater => format!("{metric} above target"),
+            Ordering::Less => "All metrics below target".to_owned(),
+            Ordering::Equal if raised => BELOW_MIN.to_owned(),
+            Ordering::Equal => String::new(),
         };
-        Some((done.replicas, why))
+        Some((replicas, why))
     }
 
     async fn rescale(
@@ -335,8 +383,7 @@ impl Autoscalers {
         let message = format!("the HPA controller was able to update the target scale to {desired}");
         turn.condition(ABLE, true, "SucceededRescale", message);
         turn.note("SuccessfulRescale", format!("New size: {desired}; reason: {why}"));
-        turn.remove(SCALED_TO_ZERO);
-        (turn.desired, turn.scaled) = (desired, true);
+        turn.scaled_to(desired);
         turn.action = metrics::action(current, desired);
         if turn.hpa.spec.behavior.is_some() {
             self.with(key, |kept| kept.history.scaled(current, desired, turn.now));
@@ -378,27 +425,31 @@ impl Autoscalers {
             refuse("InvalidSelector", format!("{text}: {error}"))
         })?;
         let snapshot = self.pods.snapshot();
-        let matches = |selector: &Selector, pod: &Pod| {
-            selector.matches(|key| pod.metadata.labels.get(key).map(String::as_str))
-        };
         let all = snapshot.in_namespace(&key.namespace);
-        let pods: Vec<Arc<Pod>> = all.filter(|pod| matches(&parsed, pod)).cloned().collect();
-        self.with(key, |kept| kept.selector = parsed);
-        let mut selecting: Vec<String> = {
-            let kept = self.kept();
-            let same = kept.iter().filter(|(other, _)| other.namespace == key.namespace);
-            let selecting = same.filter(|(_, kept)| pods.iter().any(|pod| matches(&kept.selector, pod)));
-            selecting.map(|(other, _)| format!("{{{} {}}}", other.name, other.namespace)).collect()
-        };
+        let pods: Vec<Arc<Pod>> = all.filter(|pod| matches(&parsed, &pod.metadata.labels)).cloned().collect();
+        if self.with(key, |kept| kept.selector = parsed).is_none() {
+            return Err(format!("HPA {key} was deleted during reconciliation"));
+        }
+        let selecting = self.selecting(&key.namespace, &pods);
         if selecting.len() > 1 {
-            selecting.sort();
             let error = format!(
-                "pods by selector {selector} are controlled by multiple HPAs: [{}]",
+                "pods by selector {selector} are controlled by more than one HPA (e.g. [{}])",
                 selecting.join(" ")
             );
             return Err(refuse("AmbiguousSelector", error));
         }
         Ok(pods)
+    }
+
+    /// The first autoscalers of a namespace with some of these pods, by name.
+    fn selecting(&self, namespace: &str, pods: &[Arc<Pod>]) -> Vec<String> {
+        // Pods of one template have the same labels.
+        let labels: BTreeSet<&BTreeMap<String, String>> =
+            pods.iter().map(|pod| &*pod.metadata.labels).collect();
+        let kept = self.kept();
+        let all = kept.range(Key::new(namespace, "")..).take_while(|(key, _)| key.namespace == namespace);
+        let selecting = all.filter(|(_, kept)| labels.iter().any(|labels| matches(&kept.selector, labels)));
+        selecting.take(NAMED).map(|(key, _)| key.to_string()).collect()
     }
 
     async fn read_scale(&self, hpa: &HorizontalPodAutoscaler) -> Result<Scale, String> {
@@ -422,14 +473,20 @@ impl Autoscalers {
             kaji_meta::object::set_at(&mut scale.object, &["spec", "replicas"], replicas);
             last = self.client.update(&scale.target, &scale.object).await.map(drop);
             match &last {
-                Err(error) if error.conflict() => {
-                    scale.object = self.client.get(&scale.target.path()).await?;
-                }
+                Err(error) if error.conflict() => match self.client.get(&scale.target.path()).await {
+                    Ok(object) => scale.object = object,
+                    // The next try meets the conflict again, which is what users are told.
+                    Err(error) => tracing::debug!(%error, "a scale was not read after a conflict"),
+                },
                 _ => break,
             }
         }
         last
     }
+}
+
+fn matches(selector: &Selector, labels: &BTreeMap<String, String>) -> bool {
+    selector.matches(|key| labels.get(key).map(String::as_str))
 }
 
 #[cfg(test)]

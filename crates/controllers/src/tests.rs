@@ -129,6 +129,7 @@ async fn metrics_have_the_names_of_upstream() {
         horizontal_pod_autoscaler_controller_num_horizontal_pod_autoscalers
         horizontal_pod_autoscaler_controller_reconciliation_duration_seconds
         horizontal_pod_autoscaler_controller_reconciliations_total
+        horizontal_pod_autoscaler_controller_stale_sync_skips_total
     "#]]
     .assert_eq(&metric_names(|letter| letter < 'j'));
 }

@@ -4,7 +4,7 @@
 
 use super::proposal::{NoProposal, Proposal};
 use kaji_runtime::{
-    Buckets, ControllerMetrics, Metric, ObjectSnapshot, Sample,
+    Buckets, ControllerMetrics, Metric, ObjectSnapshot, Projection, Sample,
     objects::{HorizontalPodAutoscaler, MetricSpec},
 };
 use std::{borrow::Cow, time::Duration};
@@ -50,15 +50,21 @@ static DESIRED_REPLICAS: Metric = Metric::gauge(
     "[ALPHA] Current desired replica count for HPA objects.",
     &["namespace", "hpa_name"],
 );
+static STALE_SYNC_SKIPS: Metric = Metric::counter(
+    "horizontal_pod_autoscaler_controller_stale_sync_skips_total",
+    "[ALPHA] Total number of HPA syncs skipped due to a stale watch cache.",
+    &["group", "resource"],
+);
 
 /// The metrics of the controller.
-pub static METRICS: [&Metric; 6] = [
+pub static METRICS: [&Metric; 7] = [
     &RECONCILIATIONS,
     &RECONCILIATION_DURATION,
     &METRIC_COMPUTATIONS,
     &METRIC_COMPUTATION_DURATION,
     &NUMBER,
     &DESIRED_REPLICAS,
+    &STALE_SYNC_SKIPS,
 ];
 
 /// Where replicas go.
@@ -76,6 +82,12 @@ pub fn turn_taken(metrics: &ControllerMetrics, action: &'static str, error: &'st
     metrics.observe(&RECONCILIATION_DURATION.sample([action.into(), error.into()], took.as_secs_f64()));
 }
 
+/// Counts a turn that was left out, since the informer does not show the status of the turn before it.
+pub fn skipped(metrics: &ControllerMetrics) {
+    let of = [HorizontalPodAutoscaler::GROUP.into(), HorizontalPodAutoscaler::RESOURCE.into()];
+    metrics.observe(&STALE_SYNC_SKIPS.one(of));
+}
+
 /// Counts the computation of a metric, and how long it took.
 pub fn computed(
     metrics: &ControllerMetrics,
@@ -85,8 +97,7 @@ pub fn computed(
 ) {
     let (action, error) = match proposal {
         Ok(proposal) => (action(current, proposal.replicas), NONE),
-        Err(none) if none.reason == NoProposal::INVALID_TYPE => (NONE, SPEC),
-        Err(_) => (NONE, INTERNAL),
+        Err(none) => (NONE, none.label()),
     };
     let labels = || [action.into(), error.into(), Cow::Owned(spec.kind.clone())];
     metrics.observe(&METRIC_COMPUTATIONS.one(labels()));

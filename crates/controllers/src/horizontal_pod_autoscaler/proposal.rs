@@ -5,6 +5,7 @@
 
 use super::{
     calculator::{Pods, Tolerances, Utilized, per_pod},
+    metrics,
     sources::Sources,
 };
 use kaji_meta::{labels::Selector, quantity, quantity::Quantity};
@@ -35,7 +36,12 @@ pub struct NoProposal {
 
 impl NoProposal {
     /// The reason where a metric's type is none.
-    pub const INVALID_TYPE: &str = "InvalidMetricSourceType";
+    const INVALID_TYPE: &str = "InvalidMetricSourceType";
+
+    /// The failure as metrics name it.
+    pub fn label(&self) -> &'static str {
+        if self.reason == Self::INVALID_TYPE { metrics::SPEC } else { metrics::INTERNAL }
+    }
 }
 
 /// What proposals are computed for.
@@ -207,7 +213,7 @@ impl Scaled<'_> {
         let value = async {
             let found = sources.object(namespace, object, name, &selector).await;
             found.map_err(|e| {
-                format!("unable to get metric {name}: {} on {namespace} {}/{e}", object.kind, object.name)
+                format!("unable to get metric {name} on {} {namespace}/{}: {e}", object.kind, object.name)
             })
         };
         let (replicas, text, current) = match wanted(target) {

@@ -1,5 +1,8 @@
 //! Whole turns against an API server that the tests play.
 
+mod turns;
+mod zero;
+
 use super::*;
 use crate::testing::{ago, now, object};
 use http_body_util::{BodyExt, Full};
@@ -103,7 +106,7 @@ fn played(replicas: i64) -> Played {
 
 /// An autoscaler of the deployment with these metrics.
 fn autoscaler(metrics: Value) -> Value {
-    json!({"metadata": {"name": "h", "namespace": "n", "uid": "h"}, "spec": {
+    json!({"metadata": {"name": "h", "namespace": "n", "uid": "h", "generation": 3}, "spec": {
         "scaleTargetRef": {"apiVersion": "apps/v1", "kind": "Deployment", "name": "d"},
         "minReplicas": 1, "maxReplicas": 10, "metrics": metrics}})
 }
@@ -135,6 +138,7 @@ impl Harness {
         let hpa: HorizontalPodAutoscaler = object(hpa);
         let key = hpa.metadata.key();
         let mut turn = Turn::new(&hpa, now());
+        self.autoscalers.remember(&key);
         self.autoscalers.scale(&key, &mut turn).await;
         let mut out = String::new();
         let mut asked = std::mem::take(&mut self.server.lock().unwrap().asked);
@@ -178,7 +182,8 @@ async fn scales_by_utilization() {
         AbleToScale=True SucceededRescale: the HPA controller was able to update the target scale to 4
         ScalingActive=True ValidMetricFound: the HPA was able to successfully calculate a replica count from cpu resource utilization (percentage of request)
         ScalingLimited=False DesiredWithinRange: the desired count is within the acceptable range
-        {"currentMetrics":[{"resource":{"current":{"averageUtilization":80,"averageValue":"800m"},"name":"cpu"},"type":"Resource"}],"currentReplicas":2,"desiredReplicas":4,"lastScaleTime":"2025-01-01T12:00:00Z"}
+        ScaledToZero=False NotScaledToZero: the HPA controller did not scale the workload to zero
+        {"currentMetrics":[{"resource":{"current":{"averageUtilization":80,"averageValue":"800m"},"name":"cpu"},"type":"Resource"}],"currentReplicas":2,"desiredReplicas":4,"lastScaleTime":"2025-01-01T12:00:00Z","observedGeneration":3}
     "#]]
     .assert_eq(&turn(played(2), autoscaler(cpu(40))).await);
 }
@@ -192,7 +197,7 @@ async fn leaves_what_is_within_the_tolerance() {
         AbleToScale=True ReadyForNewScale: recommended size matches current size
         ScalingActive=True ValidMetricFound: the HPA was able to successfully calculate a replica count from cpu resource utilization (percentage of request)
         ScalingLimited=False DesiredWithinRange: the desired count is within the acceptable range
-        {"currentMetrics":[{"resource":{"current":{"averageUtilization":80,"averageValue":"800m"},"name":"cpu"},"type":"Resource"}],"currentReplicas":2,"desiredReplicas":2,"lastScaleTime":null}
+        {"currentMetrics":[{"resource":{"current":{"averageUtilization":80,"averageValue":"800m"},"name":"cpu"},"type":"Resource"}],"currentReplicas":2,"desiredReplicas":2,"lastScaleTime":null,"observedGeneration":3}
     "#]]
     .assert_eq(&first);
     // A recommendation to scale down waits for its window.
@@ -210,17 +215,19 @@ async fn keeps_zero_replicas_and_bounds() {
     expect_test::expect![[r#"
         AbleToScale=True SucceededGetScale: the HPA controller was able to get the target's current scale
         ScalingActive=False ScalingDisabled: scaling is disabled since the replica count of the target is zero
-        {"currentMetrics":null,"currentReplicas":0,"desiredReplicas":0,"lastScaleTime":null}
+        {"currentMetrics":null,"currentReplicas":0,"desiredReplicas":0,"lastScaleTime":null,"observedGeneration":3}
 
         PUT /apis/apps/v1/namespaces/n/deployments/d/scale {"replicas":10}
         Normal SuccessfulRescale: New size: 10; reason: Current number of replicas above Spec.MaxReplicas
         AbleToScale=True SucceededRescale: the HPA controller was able to update the target scale to 10
-        {"currentMetrics":null,"currentReplicas":12,"desiredReplicas":10,"lastScaleTime":"2025-01-01T12:00:00Z"}
+        ScaledToZero=False NotScaledToZero: the HPA controller did not scale the workload to zero
+        {"currentMetrics":null,"currentReplicas":12,"desiredReplicas":10,"lastScaleTime":"2025-01-01T12:00:00Z","observedGeneration":3}
 
         PUT /apis/apps/v1/namespaces/n/deployments/d/scale {"replicas":3}
         Normal SuccessfulRescale: New size: 3; reason: Current number of replicas below Spec.MinReplicas
         AbleToScale=True SucceededRescale: the HPA controller was able to update the target scale to 3
-        {"currentMetrics":null,"currentReplicas":2,"desiredReplicas":3,"lastScaleTime":"2025-01-01T12:00:00Z"}
+        ScaledToZero=False NotScaledToZero: the HPA controller did not scale the workload to zero
+        {"currentMetrics":null,"currentReplicas":2,"desiredReplicas":3,"lastScaleTime":"2025-01-01T12:00:00Z","observedGeneration":3}
     "#]]
     .assert_eq(&seen.join("\n"));
 }
@@ -249,16 +256,16 @@ async fn targets_that_cannot_be_scaled() {
     expect_test::expect![[r#"
         Warning FailedGetScale: the server could not find the requested resource
         AbleToScale=False FailedGetScale: the HPA controller was unable to get the target's current scale: the server could not find the requested resource
-        {"currentMetrics":null,"currentReplicas":0,"desiredReplicas":0,"lastScaleTime":null}
+        {"currentMetrics":null,"currentReplicas":0,"desiredReplicas":0,"lastScaleTime":null,"observedGeneration":null}
         Warning FailedGetScale: no matches for kind "Nope" in group "apps"
         AbleToScale=False FailedGetScale: the HPA controller was unable to get the target's current scale: no matches for kind "Nope" in group "apps"
-        {"currentMetrics":null,"currentReplicas":0,"desiredReplicas":0,"lastScaleTime":null}
+        {"currentMetrics":null,"currentReplicas":0,"desiredReplicas":0,"lastScaleTime":null,"observedGeneration":null}
         Warning FailedGetScale: no matches for kind "Y" in group "x.io"
         AbleToScale=False FailedGetScale: the HPA controller was unable to get the target's current scale: no matches for kind "Y" in group "x.io"
-        {"currentMetrics":null,"currentReplicas":0,"desiredReplicas":0,"lastScaleTime":null}
+        {"currentMetrics":null,"currentReplicas":0,"desiredReplicas":0,"lastScaleTime":null,"observedGeneration":null}
         Warning FailedGetScale: unexpected GroupVersion string: a/b/c
         AbleToScale=False FailedGetScale: the HPA controller was unable to get the target's current scale: unexpected GroupVersion string: a/b/c
-        {"currentMetrics":null,"currentReplicas":0,"desiredReplicas":0,"lastScaleTime":null}
+        {"currentMetrics":null,"currentReplicas":0,"desiredReplicas":0,"lastScaleTime":null,"observedGeneration":null}
         GET /apis/metrics.k8s.io/v1beta1/namespaces/n/pods?labelSelector=app%3Dx
         PUT /apis/apps/v1/namespaces/n/deployments/d/scale {"replicas":4}
         PUT /apis/apps/v1/namespaces/n/deployments/d/scale {"replicas":4}
@@ -269,7 +276,7 @@ async fn targets_that_cannot_be_scaled() {
         AbleToScale=False FailedUpdateScale: the HPA controller was unable to update the target scale: the object has been modified
         ScalingActive=True ValidMetricFound: the HPA was able to successfully calculate a replica count from cpu resource utilization (percentage of request)
         ScalingLimited=False DesiredWithinRange: the desired count is within the acceptable range
-        {"currentMetrics":[{"resource":{"current":{"averageUtilization":80,"averageValue":"800m"},"name":"cpu"},"type":"Resource"}],"currentReplicas":2,"desiredReplicas":0,"lastScaleTime":null}
+        {"currentMetrics":[{"resource":{"current":{"averageUtilization":80,"averageValue":"800m"},"name":"cpu"},"type":"Resource"}],"currentReplicas":2,"desiredReplicas":0,"lastScaleTime":null,"observedGeneration":3}
     "#]]
     .assert_eq(&text);
 }
@@ -314,7 +321,8 @@ async fn scales_by_metrics_of_all_kinds() {
         AbleToScale=True SucceededRescale: the HPA controller was able to update the target scale to 4
         ScalingActive=True ValidMetricFound: the HPA was able to successfully calculate a replica count from external metric queue(&LabelSelector{MatchLabels:map[string]string{q: a,},MatchExpressions:[]LabelSelectorRequirement{},})
         ScalingLimited=True ScaleUpLimit: the desired replica count is increasing faster than the maximum scale rate
-        {"currentMetrics":[{"containerResource":{"container":"c","current":{"averageUtilization":80,"averageValue":"800m"},"name":"cpu"},"type":"ContainerResource"},{"resource":{"current":{"averageValue":"1Mi"},"name":"memory"},"type":"Resource"},{"pods":{"current":{"averageValue":"400m"},"metric":{"name":"rps","selector":{"matchLabels":{"path":"a"}}}},"type":"Pods"},{"object":{"current":{"averageValue":"6"},"describedObject":{"apiVersion":"apps/v1","kind":"Deployment","name":"d"},"metric":{"name":"hits"}},"type":"Object"},{"object":{"current":{"value":"9"},"describedObject":{"apiVersion":"v1","kind":"Namespace","name":"d"},"metric":{"name":"quota"}},"type":"Object"},{"external":{"current":{"averageValue":"21"},"metric":{"name":"queue","selector":{"matchLabels":{"q":"a"}}}},"type":"External"},{"external":{"current":{"value":"42"},"metric":{"name":"queue"}},"type":"External"}],"currentReplicas":2,"desiredReplicas":4,"lastScaleTime":"2025-01-01T12:00:00Z"}
+        ScaledToZero=False NotScaledToZero: the HPA controller did not scale the workload to zero
+        {"currentMetrics":[{"containerResource":{"container":"c","current":{"averageUtilization":80,"averageValue":"800m"},"name":"cpu"},"type":"ContainerResource"},{"resource":{"current":{"averageValue":"1Mi"},"name":"memory"},"type":"Resource"},{"pods":{"current":{"averageValue":"400m"},"metric":{"name":"rps","selector":{"matchLabels":{"path":"a"}}}},"type":"Pods"},{"object":{"current":{"averageValue":"6"},"describedObject":{"apiVersion":"apps/v1","kind":"Deployment","name":"d"},"metric":{"name":"hits"}},"type":"Object"},{"object":{"current":{"value":"9"},"describedObject":{"apiVersion":"v1","kind":"Namespace","name":"d"},"metric":{"name":"quota"}},"type":"Object"},{"external":{"current":{"averageValue":"21"},"metric":{"name":"queue","selector":{"matchLabels":{"q":"a"}}}},"type":"External"},{"external":{"current":{"value":"42"},"metric":{"name":"queue"}},"type":"External"}],"currentReplicas":2,"desiredReplicas":4,"lastScaleTime":"2025-01-01T12:00:00Z","observedGeneration":3}
     "#]].assert_eq(&turn(played, autoscaler(metrics)).await);
 }
 
@@ -345,17 +353,17 @@ async fn reports_metrics_that_fail() {
         GET /apis/external.metrics.k8s.io/v1beta1/namespaces/n/queue
         Warning FailedGetPodsMetric: unable to get metric rps: unable to fetch metrics from custom metrics API: the server could not find the requested resource
         Warning FailedGetExternalMetric: unable to get external metric n/queue/nil: unable to fetch metrics from external metrics API: the server could not find the requested resource
-        Warning FailedGetObjectMetric: unable to get metric hits: Deployment on n d/unable to fetch metrics from custom metrics API: the server could not find the requested resource
+        Warning FailedGetObjectMetric: unable to get metric hits on Deployment n/d: unable to fetch metrics from custom metrics API: the server could not find the requested resource
         Warning FailedComputeMetricsReplicas: invalid metrics (3 invalid out of 3), first error is: failed to get pods metric value: unable to get metric rps: unable to fetch metrics from custom metrics API: the server could not find the requested resource
         AbleToScale=True SucceededGetScale: the HPA controller was able to get the target's current scale
         ScalingActive=False FailedGetPodsMetric: the HPA was unable to compute the replica count: unable to get metric rps: unable to fetch metrics from custom metrics API: the server could not find the requested resource
-        {"currentMetrics":[{"type":""},{"type":""},{"type":""}],"currentReplicas":2,"desiredReplicas":0,"lastScaleTime":null}
+        {"currentMetrics":[{"type":""},{"type":""},{"type":""}],"currentReplicas":2,"desiredReplicas":0,"lastScaleTime":null,"observedGeneration":3}
         GET /apis/metrics.k8s.io/v1beta1/namespaces/n/pods?labelSelector=app%3Dx
         Warning FailedGetResourceMetric: failed to get cpu utilization: unable to get metrics for resource cpu: unable to fetch metrics from resource metrics API: the server could not find the requested resource
         Warning FailedComputeMetricsReplicas: invalid metrics (1 invalid out of 1), first error is: failed to get cpu resource metric value: failed to get cpu utilization: unable to get metrics for resource cpu: unable to fetch metrics from resource metrics API: the server could not find the requested resource
         AbleToScale=True SucceededGetScale: the HPA controller was able to get the target's current scale
         ScalingActive=False FailedGetResourceMetric: the HPA was unable to compute the replica count: failed to get cpu utilization: unable to get metrics for resource cpu: unable to fetch metrics from resource metrics API: the server could not find the requested resource
-        {"currentMetrics":[{"type":""}],"currentReplicas":2,"desiredReplicas":0,"lastScaleTime":null}
+        {"currentMetrics":[{"type":""}],"currentReplicas":2,"desiredReplicas":0,"lastScaleTime":null,"observedGeneration":3}
     "#]].assert_eq(&format!("{all_fail}{none}"));
 }
 
@@ -381,17 +389,17 @@ async fn selectors_that_do_not_do() {
         Warning FailedComputeMetricsReplicas: selector is required
         AbleToScale=True SucceededGetScale: the HPA controller was able to get the target's current scale
         ScalingActive=False InvalidSelector: the HPA target's scale is missing a selector
-        {"currentMetrics":null,"currentReplicas":2,"desiredReplicas":0,"lastScaleTime":null}
+        {"currentMetrics":null,"currentReplicas":2,"desiredReplicas":0,"lastScaleTime":null,"observedGeneration":3}
         Warning InvalidSelector: couldn't convert selector into a corresponding internal selector object: unable to parse requirement: found '' expected: '('
         Warning FailedComputeMetricsReplicas: couldn't convert selector into a corresponding internal selector object: unable to parse requirement: found '' expected: '('
         AbleToScale=True SucceededGetScale: the HPA controller was able to get the target's current scale
         ScalingActive=False InvalidSelector: couldn't convert selector into a corresponding internal selector object: unable to parse requirement: found '' expected: '('
-        {"currentMetrics":null,"currentReplicas":2,"desiredReplicas":0,"lastScaleTime":null}
-        Warning AmbiguousSelector: pods by selector app=x are controlled by multiple HPAs: [{g n} {h n}]
-        Warning FailedComputeMetricsReplicas: pods by selector app=x are controlled by multiple HPAs: [{g n} {h n}]
+        {"currentMetrics":null,"currentReplicas":2,"desiredReplicas":0,"lastScaleTime":null,"observedGeneration":3}
+        Warning AmbiguousSelector: pods by selector app=x are controlled by more than one HPA (e.g. [n/g n/h])
+        Warning FailedComputeMetricsReplicas: pods by selector app=x are controlled by more than one HPA (e.g. [n/g n/h])
         AbleToScale=True SucceededGetScale: the HPA controller was able to get the target's current scale
-        ScalingActive=False AmbiguousSelector: pods by selector app=x are controlled by multiple HPAs: [{g n} {h n}]
-        {"currentMetrics":null,"currentReplicas":2,"desiredReplicas":0,"lastScaleTime":null}
+        ScalingActive=False AmbiguousSelector: pods by selector app=x are controlled by more than one HPA (e.g. [n/g n/h])
+        {"currentMetrics":null,"currentReplicas":2,"desiredReplicas":0,"lastScaleTime":null,"observedGeneration":3}
     "#]].assert_eq(&text);
 }
 
@@ -410,7 +418,9 @@ fn measured(harness: &Harness) -> String {
 async fn turns_and_computations_are_measured() {
     let take = async |harness: &Harness, hpa: Value| {
         let hpa: HorizontalPodAutoscaler = object(hpa);
-        harness.autoscalers.take_turn(&hpa, &hpa.metadata.key()).await;
+        let key = hpa.metadata.key();
+        harness.autoscalers.remember(&key);
+        harness.autoscalers.take_turn(&hpa, &key).await;
     };
     let mut all = played(2);
     let status = "/apis/autoscaling/v2/namespaces/n/horizontalpodautoscalers/h/status";
@@ -448,13 +458,13 @@ async fn turns_and_computations_are_measured() {
         metric_computation_total{action="none",error="spec",metric_type="Nothing"} 1
         metric_computation_total{action="scale_up",error="none",metric_type="Resource"} 1
         num_horizontal_pod_autoscalers 2
-        reconciliation_duration_seconds_count{action="none",error="internal"} 2
+        reconciliation_duration_seconds_count{action="none",error="internal"} 1
         reconciliation_duration_seconds_count{action="none",error="none"} 1
-        reconciliation_duration_seconds_count{action="none",error="spec"} 1
+        reconciliation_duration_seconds_count{action="none",error="spec"} 2
         reconciliation_duration_seconds_count{action="scale_up",error="none"} 1
-        reconciliations_total{action="none",error="internal"} 2
+        reconciliations_total{action="none",error="internal"} 1
         reconciliations_total{action="none",error="none"} 1
-        reconciliations_total{action="none",error="spec"} 1
+        reconciliations_total{action="none",error="spec"} 2
         reconciliations_total{action="scale_up",error="none"} 1
     "#]]
     .assert_eq(&measured(&harness));

@@ -21,8 +21,8 @@ pub const ABLE: &str = "AbleToScale";
 pub const ACTIVE: &str = "ScalingActive";
 /// The condition that what was computed is not what is done.
 pub const LIMITED: &str = "ScalingLimited";
-/// The condition of upstream's feature gate `HPAScaleToZero`, which is off.
-pub const SCALED_TO_ZERO: &str = "ScaledToZero";
+/// The condition that it was the autoscaler that scaled the target to zero.
+const SCALED_TO_ZERO: &str = "ScaledToZero";
 
 /// A turn.
 pub struct Turn<'a> {
@@ -39,6 +39,7 @@ pub struct Turn<'a> {
     pub desired: i64,
     /// The values of the metrics; null for none.
     pub metrics: Value,
+    observed_generation: Option<i64>,
     /// Whether the target was scaled.
     pub scaled: bool,
     /// What was done, as metrics name it.
@@ -59,6 +60,7 @@ impl<'a> Turn<'a> {
             current: status.current_replicas,
             desired: status.desired_replicas,
             metrics: status.current_metrics.clone(),
+            observed_generation: status.observed_generation,
             scaled: false,
             action: metrics::NONE,
             failure: metrics::NONE,
@@ -89,9 +91,34 @@ impl<'a> Turn<'a> {
         condition.message = message.into();
     }
 
-    /// Removes a condition.
-    pub fn remove(&mut self, kind: &str) {
-        self.conditions.retain(|c| c.kind != kind);
+    /// The target was read: from here on the status is about this generation of the autoscaler. It has no metrics yet.
+    pub fn saw(&mut self, replicas: i64) {
+        self.current = replicas;
+        self.metrics = Value::Null;
+        self.observed_generation = Some(self.hpa.metadata.generation);
+    }
+
+    /// Whether a metric tells when pods are needed again where there are none.
+    fn has_outside_metric(&self) -> bool {
+        self.hpa.spec.metrics.iter().any(|metric| matches!(metric.kind.as_str(), "Object" | "External"))
+    }
+
+    /// Whether a target with zero replicas is scaled: if the autoscaler scaled it to zero, and may not do so any more or has
+    /// a metric for it.
+    pub fn leaves_zero(&self, min: i64) -> bool {
+        let own = self.conditions.iter().any(|c| c.kind == SCALED_TO_ZERO && c.status == "True");
+        own && (min != 0 || self.has_outside_metric())
+    }
+
+    /// The target was scaled.
+    pub fn scaled_to(&mut self, replicas: i64) {
+        let may_be_zero = self.hpa.spec.min_replicas == Some(0) && self.has_outside_metric();
+        let (reason, message) = match self.current > 0 && replicas == 0 && may_be_zero {
+            true => ("ScaledToZero", "the HPA controller scaled the workload to zero"),
+            false => ("NotScaledToZero", "the HPA controller did not scale the workload to zero"),
+        };
+        self.condition(SCALED_TO_ZERO, reason == SCALED_TO_ZERO, reason, message);
+        (self.desired, self.scaled) = (replicas, true);
     }
 
     fn reference(&self) -> Value {
@@ -115,6 +142,7 @@ impl<'a> Turn<'a> {
             && self.current == before.current_replicas
             && self.desired == before.desired_replicas
             && self.metrics == before.current_metrics
+            && self.observed_generation == before.observed_generation
             && !self.scaled;
         let last = match self.scaled {
             true => Some(Time::new(self.now).to_string()),
@@ -122,6 +150,7 @@ impl<'a> Turn<'a> {
         };
         (!same).then(|| {
             json!({
+                "observedGeneration": self.observed_generation,
                 "currentReplicas": self.current,
                 "desiredReplicas": self.desired,
                 "lastScaleTime": last,
@@ -162,7 +191,7 @@ impl<'a> Turn<'a> {
             return Some(best);
         };
         let count = failures.len();
-        self.failed(metrics::INTERNAL);
+        self.failed(first.label());
         if count == all || best.0 < replicas {
             let message = format!("the HPA was unable to compute the replica count: {}", first.cause);
             self.condition(ACTIVE, false, first.reason, message);

@@ -157,6 +157,8 @@ pub struct HorizontalPodAutoscalerSpec {
 #[derive(Clone, Debug, Default, PartialEq, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct HorizontalPodAutoscalerStatus {
+    /// The generation that the status is about; absent before the target was read for the first time.
+    pub observed_generation: Option<i64>,
     /// When replicas were changed last, RFC 3339.
     pub last_scale_time: Option<String>,
     /// As last seen.

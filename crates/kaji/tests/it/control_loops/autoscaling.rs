@@ -52,6 +52,9 @@ async fn replicas_follow_what_pods_use() {
     })
     .await;
     assert_eq!(condition(&found, "ScalingActive"), json!(["True", "ValidMetricFound"]), "{found}");
+    assert_eq!(condition(&found, "ScaledToZero"), json!(["False", "NotScaledToZero"]), "{found}");
+    assert_eq!(found["metadata"]["generation"], 1, "{found}");
+    assert_eq!(found["status"]["observedGeneration"], 1, "{found}");
     assert_eq!(found["status"]["currentMetrics"][0]["resource"]["name"], "cpu", "{found}");
     until("there is an event", async || {
         let events = "GET /api/v1/namespaces/default/events?fieldSelector=reason%3DSuccessfulRescale";
