@@ -85,7 +85,7 @@ pub fn to_v1(hpa: &mut Value) {
 }
 
 /// The fields in annotations, in the order in which Go writes those of each of the types there.
-const IN_ORDER: [&str; 39] = [
+const IN_ORDER: [&str; 40] = [
     "ScaleUp",
     "ScaleDown",
     "StabilizationWindowSeconds",
@@ -100,6 +100,7 @@ const IN_ORDER: [&str; 39] = [
     "lastTransitionTime",
     "reason",
     "message",
+    "observedGeneration",
     "object",
     "pods",
     "resource",
@@ -391,10 +392,10 @@ mod tests {
                     "policies": [{"type": "Percent", "value": 100, "periodSeconds": 15}]}}
             },
             "status": {
-                "currentReplicas": 1, "desiredReplicas": 1,
+                "observedGeneration": 4, "currentReplicas": 1, "desiredReplicas": 1,
                 "currentMetrics": [{"type": "Resource", "resource": {"name": "cpu",
                     "current": {"averageUtilization": 5, "averageValue": "10m"}}}],
-                "conditions": [{"type": "AbleToScale", "status": "True"}]
+                "conditions": [{"type": "AbleToScale", "status": "True", "observedGeneration": 3}]
             }
         });
         let mut v1 = v2.clone();
@@ -405,7 +406,7 @@ mod tests {
                 "annotations": {
                   "a": "b",
                   "autoscaling.alpha.kubernetes.io/behavior": "{\"ScaleUp\":null,\"ScaleDown\":{\"StabilizationWindowSeconds\":null,\"SelectPolicy\":\"Max\",\"Policies\":[{\"Type\":\"Percent\",\"Value\":100,\"PeriodSeconds\":15}],\"Tolerance\":null}}",
-                  "autoscaling.alpha.kubernetes.io/conditions": "[{\"type\":\"AbleToScale\",\"status\":\"True\"}]",
+                  "autoscaling.alpha.kubernetes.io/conditions": "[{\"type\":\"AbleToScale\",\"status\":\"True\",\"observedGeneration\":3}]",
                   "autoscaling.alpha.kubernetes.io/current-metrics": "[{\"type\":\"Resource\",\"resource\":{\"name\":\"cpu\",\"currentAverageUtilization\":5,\"currentAverageValue\":\"10m\"}}]",
                   "autoscaling.alpha.kubernetes.io/metrics": "[{\"type\":\"Object\",\"object\":{\"target\":{\"kind\":\"Service\",\"name\":\"s\",\"apiVersion\":\"v1\"},\"metricName\":\"m\",\"targetValue\":\"0\",\"averageValue\":\"3\"}},{\"type\":\"External\",\"external\":{\"metricName\":\"q\",\"metricSelector\":{\"matchLabels\":{\"a\":\"b\"}},\"targetValue\":\"30\"}},{\"type\":\"Resource\",\"resource\":{\"name\":\"memory\",\"targetAverageUtilization\":60}},{\"type\":\"ContainerResource\",\"containerResource\":{\"name\":\"cpu\",\"targetAverageValue\":\"1\",\"container\":\"c\"}}]"
                 },
@@ -419,7 +420,8 @@ mod tests {
               "status": {
                 "currentCPUUtilizationPercentage": 5,
                 "currentReplicas": 1,
-                "desiredReplicas": 1
+                "desiredReplicas": 1,
+                "observedGeneration": 4
               }
             }"#]]
         .assert_eq(&serde_json::to_string_pretty(&v1).unwrap());

@@ -1,4 +1,6 @@
 //! HorizontalPodAutoscalers: stored as `v2`, served as `v2` and `v1`.
+//!
+//! Invariant: `minReplicas` is 0 only where an Object or External metric can tell when pods are needed again.
 
 use super::{
     convert,
@@ -11,6 +13,7 @@ use crate::shared::{
 use kaji_meta::{
     GroupVersion, Path, Status,
     field::{Error, ErrorList},
+    semantic_equal,
 };
 use kaji_resource::{Column, Ctx, Hooks, ResourceDef, Scope, SubresourceDef, age_column, name_column};
 use serde_json::{Value, json};
@@ -89,11 +92,8 @@ fn default_rules(behavior: &mut Value) {
 fn spec(errs: &mut ErrorList, new: &Value, old: Option<&Value>) {
     let path = Path::new("spec");
     let (min, max) = (new.opt_int("minReplicas"), new.int("maxReplicas"));
-    let may_be_zero = old.is_some_and(|o| o.opt_int("minReplicas") == Some(0));
-    let lowest = i64::from(!may_be_zero);
-    if let Some(n) = min.filter(|n| *n < lowest) {
-        let text = format!("must be greater than or equal to {lowest}");
-        errs.push(Error::invalid(&path.child("minReplicas"), n, text));
+    if let Some(n) = min {
+        check::not_negative(errs, &path.child("minReplicas"), n);
     }
     let max_path = path.child("maxReplicas");
     if max == 0 {
@@ -129,6 +129,15 @@ fn spec(errs: &mut ErrorList, new: &Value, old: Option<&Value>) {
             scaling_rules(errs, &path.child("behavior").child(field), rules);
         }
     }
+}
+
+fn status(errs: &mut ErrorList, status: &Value) {
+    let path = Path::new("status");
+    for (i, condition) in status.list("conditions").iter().enumerate() {
+        let at = path.child("conditions").index(i);
+        check::not_negative_fields(errs, &at, condition, &["observedGeneration"]);
+    }
+    check::not_negative_fields(errs, &path, status, &["currentReplicas", "desiredReplicas"]);
 }
 
 fn scaling_rules(errs: &mut ErrorList, path: &Path, rules: &Value) {
@@ -203,12 +212,15 @@ impl Hooks for Autoscalers {
     fn validate_update(&self, ctx: &Ctx<'_>, new: &Value, old: &Value) -> ErrorList {
         let mut errs = vec![];
         if ctx.subresource == "status" {
-            let counters = ["currentReplicas", "desiredReplicas"];
-            check::not_negative_fields(&mut errs, &Path::new("status"), new.at("status"), &counters);
+            status(&mut errs, new.at("status"));
         } else {
             spec(&mut errs, new.at("spec"), Some(old.at("spec")));
         }
         errs
+    }
+
+    fn bumps_generation(&self, new: &Value, old: &Value) -> bool {
+        !semantic_equal(new.at("spec"), old.at("spec"))
     }
 
     fn row(&self, version: &str, hpa: &Value, now: jiff::Timestamp) -> Vec<Value> {
@@ -240,6 +252,7 @@ mod tests {
     use super::*;
     use crate::shared::testing::{TestContext, show};
     use expect_test::expect;
+    use kaji_resource::Generation;
 
     fn hpa(change: impl FnOnce(&mut Value)) -> Value {
         let mut h = json!({
@@ -278,7 +291,6 @@ mod tests {
             });
         });
         expect![[r#"
-            spec.minReplicas: Invalid value: 0: must be greater than or equal to 1
             spec.maxReplicas: Invalid value: -1: must be greater than or equal to 1
             spec.maxReplicas: Invalid value: -1: must be greater than or equal to `minReplicas`
             spec.scaleTargetRef.kind: Required value
@@ -295,6 +307,64 @@ mod tests {
             spec.behavior.scaleUp.policies[0].value: Invalid value: 0: must be greater than zero
             spec.behavior.scaleUp.policies[0].periodSeconds: Invalid value: 1801: must be less than or equal to 1800"#]]
         .assert_eq(&show(&Autoscalers.validate_create(&w.ctx(&bad, "", "v2"), &bad)));
+    }
+
+    #[test]
+    fn zero_replicas_need_a_metric_from_outside_of_the_pods() {
+        let w = TestContext::default();
+        let errors = |min: i64, metrics: Value| {
+            let h = hpa(|h| {
+                h["spec"]["minReplicas"] = min.into();
+                h["spec"]["metrics"] = metrics;
+            });
+            assert_eq!(h["spec"]["minReplicas"], min);
+            show(&Autoscalers.validate_create(&w.ctx(&h, "", "v2"), &h))
+        };
+        let cpu = convert::cpu_metric(80);
+        let external = json!({"type": "External", "external": {"metric": {"name": "queue"},
+            "target": {"type": "AverageValue", "averageValue": "30"}}});
+        let object = json!({"type": "Object", "object": {"metric": {"name": "hits"},
+            "describedObject": {"kind": "Service", "name": "s", "apiVersion": "v1"},
+            "target": {"type": "Value", "value": "2"}}});
+        assert_eq!(errors(0, json!([cpu, external])), "");
+        assert_eq!(errors(0, json!([object])), "");
+        assert_eq!(
+            errors(0, json!([cpu])),
+            "spec.metrics: Forbidden: must specify at least one Object or External metric to support scaling to zero replicas"
+        );
+        assert_eq!(
+            errors(-1, json!([object])),
+            "spec.minReplicas: Invalid value: -1: must be greater than or equal to 0"
+        );
+    }
+
+    #[test]
+    fn the_generation_follows_the_spec() {
+        assert_eq!(def().generation, Generation::Spec);
+        let (before, same) = (hpa(|_| ()), hpa(|h| h["metadata"]["labels"] = json!({"a": "b"})));
+        assert!(!Autoscalers.bumps_generation(&same, &before));
+        let more = hpa(|h| h["spec"]["maxReplicas"] = 4.into());
+        assert!(Autoscalers.bumps_generation(&more, &before));
+        // What is absent and what is empty mean the same.
+        let mut empty = before.clone();
+        empty["spec"]["behavior"] = Value::Null;
+        assert!(!Autoscalers.bumps_generation(&empty, &before));
+    }
+
+    #[test]
+    fn rejects_a_status_with_negative_numbers() {
+        let w = TestContext::default();
+        let old = hpa(|_| ());
+        let new = hpa(|h| {
+            h["status"] = json!({"currentReplicas": -1, "desiredReplicas": -2, "conditions": [
+                {"type": "AbleToScale", "status": "True", "observedGeneration": 1},
+                {"type": "ScaledToZero", "status": "False", "observedGeneration": -1}]});
+        });
+        expect![[r#"
+            status.conditions[1].observedGeneration: Invalid value: -1: must be greater than or equal to 0
+            status.currentReplicas: Invalid value: -1: must be greater than or equal to 0
+            status.desiredReplicas: Invalid value: -2: must be greater than or equal to 0"#]]
+        .assert_eq(&show(&Autoscalers.validate_update(&w.ctx(&new, "status", "v2"), &new, &old)));
     }
 
     #[test]

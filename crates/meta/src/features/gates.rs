@@ -77,7 +77,9 @@ mod tests {
         assert_eq!(sorted.len(), names().count(), "a gate has one line");
         let gate = |default, locked, here| Some(Gate { default, locked, here });
         assert_eq!(find("SidecarContainers"), gate(true, true, true));
-        assert_eq!(find("HPAScaleToZero"), gate(false, false, false));
+        assert_eq!(find("CrossNamespaceVolumeDataSource"), gate(false, false, false));
+        assert_eq!(find("HPAScaleToZero"), gate(true, false, true));
+        assert_eq!(find("HPAConfigurableTolerance"), gate(true, true, true));
         assert_eq!(find("ClusterTrustBundle"), gate(false, false, true));
     }
 
@@ -87,7 +89,8 @@ mod tests {
             ("SidecarContainers", true),
             ("InPlacePodVerticalScaling", true),
             ("WatchList", true),
-            ("HPAScaleToZero", false),
+            ("CrossNamespaceVolumeDataSource", false),
+            ("HPAScaleToZero", true),
             ("KMSv1", false),
             ("ClusterTrustBundle", true),
             ("AllAlpha", false),
@@ -104,7 +107,16 @@ mod tests {
                 false,
                 "cannot set feature gate SidecarContainers to false, feature is locked to true",
             ),
-            ("HPAScaleToZero", true, "this server lacks what feature gate HPAScaleToZero switches on"),
+            (
+                "CrossNamespaceVolumeDataSource",
+                true,
+                "this server lacks what feature gate CrossNamespaceVolumeDataSource switches on",
+            ),
+            (
+                "HPAScaleToZero",
+                false,
+                "this server cannot switch off feature gate HPAScaleToZero: it always does what the gate switches on",
+            ),
             (
                 "WatchList",
                 false,
