@@ -23,6 +23,7 @@ mod node_volume_limits;
 mod pod_topology_spread;
 mod priority_sort;
 mod scheduling_gates;
+mod shape;
 mod taint_toleration;
 mod volume_binding;
 mod volume_restrictions;

@@ -176,6 +176,9 @@ impl Cluster {
         nodes.sort_by(|a, b| a.name().cmp(b.name()));
         let points = self.profiles[0].points().find(|p| p.plugin.name() == plugin).unwrap();
         let mut state = CycleState::default();
+        if let Some(pre) = &points.pre_filter {
+            pre.pre_filter(&cycle, &mut state).unwrap();
+        }
         if let Some(pre) = &points.pre_score
             && pre.pre_score(&cycle, &mut state, &nodes).unwrap() == crate::framework::PreScored::Skip
         {

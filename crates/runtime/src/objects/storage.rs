@@ -284,6 +284,12 @@ impl CsiStorageCapacity {
         let amount = self.maximum_volume_size.as_ref().or(self.capacity.as_ref())?;
         Quantity::from_value(amount).ok()
     }
+
+    /// All that is free, in bytes, if it is known.
+    pub fn total(&self) -> Option<i64> {
+        let amount = self.capacity.as_ref()?;
+        Some(Quantity::from_value(amount).ok()?.value())
+    }
 }
 
 impl Projection for CsiStorageCapacity {

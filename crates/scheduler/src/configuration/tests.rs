@@ -41,11 +41,11 @@ fn profiles_name_their_plugins_and_weights() {
         ),
     ];
     expect_test::expect![[r#"
-        default-scheduler None scores: TaintToleration=3 NodeAffinity=2 NodeResourcesFit=1 PodTopologySpread=2 InterPodAffinity=2 DynamicResources=2 NodeResourcesBalancedAllocation=1 ImageLocality=1 | 1s 10s
-        a Some(30) scores: TaintToleration=3 NodeAffinity=2 NodeResourcesFit=1 PodTopologySpread=2 InterPodAffinity=2 DynamicResources=2 NodeResourcesBalancedAllocation=1 ImageLocality=1; b Some(50) scores: TaintToleration=3 NodeAffinity=2 NodeResourcesFit=1 PodTopologySpread=2 InterPodAffinity=2 DynamicResources=2 NodeResourcesBalancedAllocation=1 ImageLocality=1 | 2s 20s
+        default-scheduler None scores: TaintToleration=3 NodeAffinity=2 NodeResourcesFit=1 VolumeBinding=1 PodTopologySpread=2 InterPodAffinity=2 DynamicResources=2 NodeResourcesBalancedAllocation=1 ImageLocality=1 | 1s 10s
+        a Some(30) scores: TaintToleration=3 NodeAffinity=2 NodeResourcesFit=1 VolumeBinding=1 PodTopologySpread=2 InterPodAffinity=2 DynamicResources=2 NodeResourcesBalancedAllocation=1 ImageLocality=1; b Some(50) scores: TaintToleration=3 NodeAffinity=2 NodeResourcesFit=1 VolumeBinding=1 PodTopologySpread=2 InterPodAffinity=2 DynamicResources=2 NodeResourcesBalancedAllocation=1 ImageLocality=1 | 2s 20s
         default-scheduler None scores: NodeResourcesFit=7 | 1s 10s
         default-scheduler None scores: ImageLocality=5 | 1s 10s
-        default-scheduler None scores: TaintToleration=3 NodeAffinity=2 DynamicResources=2 NodeResourcesBalancedAllocation=1 ImageLocality=1 NodeResourcesFit=1 | 1s 10s"#]].assert_eq(&lines.join("\n"));
+        default-scheduler None scores: TaintToleration=3 NodeAffinity=2 VolumeBinding=1 DynamicResources=2 NodeResourcesBalancedAllocation=1 ImageLocality=1 NodeResourcesFit=1 | 1s 10s"#]].assert_eq(&lines.join("\n"));
 }
 
 #[test]
@@ -271,7 +271,7 @@ fn arguments_are_validated() {
         args("InterPodAffinity", "{hardPodAffinityWeight: 101}"),
         args("NodeResourcesBalancedAllocation", "{resources: [{name: cpu}, {name: cpu, weight: 2}]}"),
         args("VolumeBinding", "{bindTimeoutSeconds: -1}"),
-        args("VolumeBinding", "{shape: [{utilization: 0, score: 10}]}"),
+        args("VolumeBinding", "{shape: [{utilization: 50, score: 11}, {utilization: 40}]}"),
         args("DynamicResources", "{filterTimeout: -1s, bindingTimeout: 500ms}"),
     ];
     expect_test::expect![[r#"
@@ -280,7 +280,7 @@ fn arguments_are_validated() {
         hardPodAffinityWeight: Invalid value: 101: not in valid range [0, 100]
         [resources[1].name: Duplicate value: "cpu", resources[1].weight: Invalid value: 2: must be 1]
         bindTimeoutSeconds: Invalid value: -1: invalid BindTimeoutSeconds, should not be a negative value
-        shape: Invalid value: [{"Utilization":0,"Score":10}]: unexpected field `shape`, remove it or turn on the feature gate StorageCapacityScoring
+        [shape[1].utilization: Invalid value: 40: values must be sorted in increasing order, shape[0].score: Invalid value: 11: not in valid range [0, 10]]
         [filterTimeout: Invalid value: "-1s": must be zero or positive, bindingTimeout: Invalid value: "500ms": must be at least 1 second]"#]]
     .assert_eq(&lines.join("\n"));
 }

@@ -4,21 +4,25 @@
 //! Invariants:
 //! - What was reserved for a pod counts for later decisions until the informers show it, or the pod is unreserved: a volume for no
 //!   other claim, a claim's node for every pod that uses the claim.
+//! - A node's score is by the storage that claims take of it: of volumes that are there if any is taken, else of the capacities
+//!   that drivers publish. Classes count alike.
 //! - A volume is bound, and a claim given a node, by one write each that fails if the object is not as it was when it was chosen.
 
 mod assumed;
 mod bind;
 mod find;
+mod score;
 
 #[cfg(test)]
 mod tests;
 
 use crate::framework::{
     Actions, BindContext, Change, Cycle, CycleState, Event, EventInterest, Filter, Hint, Outcome, Plugin,
-    Points, PreBind, PreFilter, PreFiltered, Reads, Reserve, Resource, Status,
+    Points, PreBind, PreFilter, PreFiltered, PreScore, PreScored, Reads, Reserve, Resource, Score, Status,
 };
 use crate::plugins::Entry;
 use crate::plugins::arguments::{Arguments, SHAPE, items, number};
+use crate::plugins::shape::{self, Shape};
 use crate::pod_info::PodInfo;
 use crate::snapshot::NodeInfo;
 use crate::strict::Kind;
@@ -36,13 +40,14 @@ use std::{sync::Arc, time::Duration};
 /// The plugin's line in the table.
 pub const PLUGIN: Entry = Entry {
     name: "VolumeBinding",
-    weight: 0,
-    arguments: Some(Arguments { fields: &[(TIMEOUT, Kind::Int64), ("shape", SHAPE)], validate }),
+    weight: 1,
+    arguments: Some(Arguments { fields: &[(TIMEOUT, Kind::Int64), (POINTS, SHAPE)], validate }),
     build,
 };
 
-/// A field of the arguments.
+/// Fields of the arguments.
 const TIMEOUT: &str = "bindTimeoutSeconds";
+const POINTS: &str = "shape";
 
 /// Upstream's default of `bindTimeoutSeconds`.
 const BIND_TIMEOUT: i64 = 600;
@@ -51,6 +56,8 @@ const BIND_TIMEOUT: i64 = 600;
 struct VolumeBinding {
     /// How long binding waits for the claims of a pod.
     timeout: Duration,
+    /// What a node's storage scores by how much of it would be used.
+    shape: Shape,
     assumed: Assumptions,
 }
 
@@ -61,16 +68,9 @@ fn validate(args: &Value, path: &Path) -> ErrorList {
         let why = "invalid BindTimeoutSeconds, should not be a negative value";
         errors.push(Error::invalid(&path.child(TIMEOUT), seconds, why));
     }
-    if !args["shape"].is_null() {
-        // Upstream shows its internal type, which has names of Go.
-        let point = |raw: &Value| {
-            let (utilization, score) = (number(raw, "utilization", 0), number(raw, "score", 0));
-            format!("{{\"Utilization\":{utilization},\"Score\":{score}}}")
-        };
-        let points: Vec<String> = items(&args["shape"]).map(point).collect();
-        let why = "unexpected field `shape`, remove it or turn on the feature gate StorageCapacityScoring";
-        let error = Error::invalid(&path.child("shape"), Value::Null, why);
-        errors.push(error.showing(format!("[{}]", points.join(","))));
+    // No points, and an empty list, stand for the default.
+    if items(&args[POINTS]).next().is_some() {
+        errors.extend(shape::validate(&args[POINTS], &path.child(POINTS)));
     }
     errors
 }
@@ -78,8 +78,11 @@ fn validate(args: &Value, path: &Path) -> ErrorList {
 fn build(args: &Value) -> Points {
     let seconds = u64::try_from(number(args, TIMEOUT, BIND_TIMEOUT)).unwrap_or_default();
     let timeout = Duration::from_secs(seconds);
-    let plugin = Arc::new(VolumeBinding { timeout, assumed: Assumptions::default() });
-    Points::of(&plugin).pre_filter(&plugin).filter(&plugin).reserve(&plugin).pre_bind(&plugin)
+    let given = items(&args[POINTS]).next().is_some();
+    let shape = if given { Shape::parse(&args[POINTS]) } else { Shape::least_used() };
+    let plugin = Arc::new(VolumeBinding { timeout, shape, assumed: Assumptions::default() });
+    let points = Points::of(&plugin).pre_filter(&plugin).filter(&plugin);
+    points.pre_score(&plugin).score(&plugin).reserve(&plugin).pre_bind(&plugin)
 }
 
 /// The object of an event, before and after.
@@ -166,6 +169,27 @@ impl Filter for VolumeBinding {
     fn filter(&self, cycle: &Cycle<'_>, state: &CycleState, node: &NodeInfo) -> Outcome {
         let claims = state.get::<PodClaims>().ok_or_else(Status::missing_state)?;
         claims.find(&node.node, cycle.listers).map(drop)
+    }
+}
+
+impl PreScore for VolumeBinding {
+    fn pre_score(
+        &self,
+        _cycle: &Cycle<'_>,
+        state: &mut CycleState,
+        _nodes: &[Arc<NodeInfo>],
+    ) -> Outcome<PreScored> {
+        // Without claims that get volumes now every node scores 0.
+        let scored = state.get::<PodClaims>().is_some_and(PodClaims::binds);
+        Ok(if scored { PreScored::Scored } else { PreScored::Skip })
+    }
+}
+
+impl Score for VolumeBinding {
+    fn score(&self, cycle: &Cycle<'_>, state: &CycleState, node: &NodeInfo) -> i64 {
+        let Some(claims) = state.get::<PodClaims>() else { return 0 };
+        let found = claims.find(&node.node, cycle.listers);
+        found.map_or(0, |volumes| score::of(&volumes, &self.shape))
     }
 }
 

@@ -1,8 +1,11 @@
 //! What is valid in the plugin's arguments.
 
-use super::strategy::{MAX_SHAPE_SCORE, weighted_resources};
+use super::strategy::weighted_resources;
 use crate::{
-    plugins::arguments::{Arguments, RESOURCES, SHAPE, items, number, text},
+    plugins::{
+        arguments::{Arguments, RESOURCES, SHAPE, items, text},
+        shape,
+    },
     strict::{Field, Kind, TEXTS},
 };
 use kaji_meta::{
@@ -79,33 +82,10 @@ fn of_strategy(strategy: &Value, path: &Path) -> ErrorList {
             errors.push(Error::required(&path, why));
         }
         Value::Null => {}
-        ratio if kind == RATIO => errors.extend(of_shape(&ratio["shape"], &path.child("shape"))),
+        ratio if kind == RATIO => errors.extend(shape::validate(&ratio["shape"], &path.child("shape"))),
         _ => {
             let why = "must be nil when type is not RequestedToCapacityRatio";
             errors.push(Error::forbidden(&path, why));
-        }
-    }
-    errors
-}
-
-fn of_shape(shape: &Value, path: &Path) -> ErrorList {
-    let points: Vec<(i64, i64)> =
-        items(shape).map(|point| (number(point, "utilization", 0), number(point, "score", 0))).collect();
-    if points.is_empty() {
-        return vec![Error::required(path, "at least one point must be specified")];
-    }
-    let mut errors = vec![];
-    if let Some(place) = (1..points.len()).find(|place| points[place - 1].0 >= points[*place].0) {
-        let path = path.index(place).child("utilization");
-        errors.push(Error::invalid(&path, points[place].0, "values must be sorted in increasing order"));
-    }
-    for (place, (utilization, score)) in points.into_iter().enumerate() {
-        let path = path.index(place);
-        for (field, value, most) in [("utilization", utilization, 100), ("score", score, MAX_SHAPE_SCORE)] {
-            if !(0..=most).contains(&value) {
-                let why = format!("not in valid range [0, {most}]");
-                errors.push(Error::invalid(&path.child(field), value, why));
-            }
         }
     }
     errors

@@ -4,22 +4,20 @@
 //! left out, and so is what a node does not have.
 
 use crate::{
-    framework::points::MAX_SCORE,
-    plugins::arguments::{items, number, text},
+    plugins::{
+        arguments::{items, number, text},
+        shape::{Shape, percent},
+    },
     pod_info::PodInfo,
     snapshot::NodeInfo,
 };
 use serde_json::Value;
 
-/// The best score in a configured shape.
-pub const MAX_SHAPE_SCORE: i64 = 10;
-
 #[derive(Clone, Debug, PartialEq)]
 enum Kind {
     LeastAllocated,
     MostAllocated,
-    /// Points of utilization, in percent, and score.
-    RequestedToCapacityRatio(Vec<(i64, i64)>),
+    RequestedToCapacityRatio(Shape),
 }
 
 /// A scoring strategy.
@@ -46,7 +44,7 @@ impl Strategy {
         let kind = match text(raw, "type") {
             "MostAllocated" => Kind::MostAllocated,
             "RequestedToCapacityRatio" => {
-                Kind::RequestedToCapacityRatio(shape(&raw["requestedToCapacityRatio"]["shape"]))
+                Kind::RequestedToCapacityRatio(Shape::parse(&raw["requestedToCapacityRatio"]["shape"]))
             }
             _ => Kind::LeastAllocated,
         };
@@ -63,15 +61,12 @@ impl Strategy {
             }
             let score = match &self.kind {
                 Kind::LeastAllocated if requested > capacity => 0,
-                Kind::LeastAllocated => ratio(capacity - requested, capacity),
-                Kind::MostAllocated => ratio(requested.min(capacity), capacity),
-                Kind::RequestedToCapacityRatio(shape) => {
-                    let score = on_shape(shape, ratio(requested.min(capacity), capacity));
-                    if score == 0 {
-                        continue;
-                    }
-                    score
-                }
+                Kind::LeastAllocated => percent(capacity - requested, capacity),
+                Kind::MostAllocated => percent(requested.min(capacity), capacity),
+                Kind::RequestedToCapacityRatio(shape) => match shape.score(requested, capacity) {
+                    0 => continue,
+                    score => score,
+                },
             };
             sum += score * weight;
             weights += weight;
@@ -84,11 +79,6 @@ impl Strategy {
     }
 }
 
-fn ratio(part: i64, whole: i64) -> i64 {
-    let percent = i128::from(part) * i128::from(MAX_SCORE) / i128::from(whole.max(1));
-    i64::try_from(percent).unwrap_or(MAX_SCORE)
-}
-
 /// What a node has of a resource, and what would be requested of it with the pod. (0, 0) leaves the resource out.
 fn requested_with(pod: &PodInfo, node: &NodeInfo, name: &str) -> (i64, i64) {
     match name {
@@ -98,27 +88,4 @@ fn requested_with(pod: &PodInfo, node: &NodeInfo, name: &str) -> (i64, i64) {
         other if pod.request.get(other) == 0 => (0, 0),
         other => (node.allocatable.get(other), node.requested.get(other) + pod.request.get(other)),
     }
-}
-
-/// Points of a shape: utilization, and score up to 100.
-fn shape(raw: &Value) -> Vec<(i64, i64)> {
-    let point = |raw: &Value| {
-        (number(raw, "utilization", 0), number(raw, "score", 0) * (MAX_SCORE / MAX_SHAPE_SCORE))
-    };
-    items(raw).map(point).collect()
-}
-
-/// Linear between the points, constant outside of them.
-fn on_shape(shape: &[(i64, i64)], utilization: i64) -> i64 {
-    let mut before: Option<(i64, i64)> = None;
-    for &(at, score) in shape {
-        if utilization <= at {
-            return match before {
-                None => score,
-                Some((from, low)) => low + (score - low) * (utilization - from) / (at - from),
-            };
-        }
-        before = Some((at, score));
-    }
-    before.map_or(0, |(_, score)| score)
 }

@@ -2,7 +2,7 @@
 //!
 //! Invariant: an entry goes with its pod: when the pod is unreserved, or when the informers show what was reserved.
 
-use super::find::PodVolumes;
+use super::find::{PodVolumes, Provision};
 use kaji_runtime::Key;
 use std::{
     collections::{HashMap, HashSet},
@@ -50,7 +50,7 @@ impl Assumptions {
                 reserved.volumes.insert(name.clone());
             }
         }
-        for claim in &found.provisions {
+        for Provision { claim, .. } in &found.provisions {
             let key = claim.metadata.key();
             if assumed.nodes.insert(key.clone(), node.to_owned()).is_none() {
                 reserved.claims.insert(key);

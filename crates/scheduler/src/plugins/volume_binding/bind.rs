@@ -2,7 +2,7 @@
 //!
 //! Invariant: it returns without an error only once the listers show all claims bound to volumes that the node reaches.
 
-use super::find::PodVolumes;
+use super::find::{PodVolumes, Provision};
 use crate::framework::{BindContext, Outcome, Status};
 use kaji_runtime::{
     Error, PatchKind, Target,
@@ -45,7 +45,7 @@ async fn write(context: &BindContext, volumes: &PodVolumes) -> Result<Vec<u64>, 
             None => 0,
         });
     }
-    for claim in &volumes.provisions {
+    for Provision { claim, .. } in &volumes.provisions {
         let meta = &claim.metadata;
         if meta.annotations.get(SELECTED_NODE) == Some(&context.node) {
             revisions.push(0);
@@ -94,7 +94,7 @@ fn check(context: &BindContext, wanted: &PodVolumes, written: &[u64]) -> Result<
             return Ok(None);
         }
     }
-    for claim in &wanted.provisions {
+    for Provision { claim, .. } in &wanted.provisions {
         let since = written.next().unwrap_or_default();
         let claim = find(&claims, claim, "failed to check provisioning pvc")?;
         if number(&claim.metadata.resource_version) < since {

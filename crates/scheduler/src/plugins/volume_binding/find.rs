@@ -41,7 +41,16 @@ pub(super) struct PodVolumes {
     /// Volumes that are there.
     pub bindings: Vec<(Volume, Claim)>,
     /// Claims that get new volumes.
-    pub provisions: Vec<Claim>,
+    pub provisions: Vec<Provision>,
+}
+
+/// A claim that gets a new volume.
+#[derive(Clone, Debug)]
+pub(super) struct Provision {
+    /// The claim.
+    pub claim: Claim,
+    /// All that its driver has where the node can reach it, in bytes, if the driver publishes that.
+    pub capacity: Option<i64>,
 }
 
 impl PodVolumes {
@@ -110,6 +119,11 @@ impl PodClaims {
         Ok(sorted)
     }
 
+    /// Whether any claim gets a volume now.
+    pub fn binds(&self) -> bool {
+        !self.delayed.is_empty()
+    }
+
     /// What the claims get on a node.
     pub fn find(&self, node: &Node, listers: &Listers) -> Outcome<PodVolumes> {
         let mut reasons = vec![];
@@ -152,10 +166,10 @@ impl PodClaims {
             }
         }
         for claim in missing {
-            if let Some(reason) = cannot_provision(claim, node, listers)? {
-                return Ok(Some(reason));
+            match provision(claim, node, listers)? {
+                Ok(provision) => found.provisions.push(provision),
+                Err(reason) => return Ok(Some(reason)),
             }
-            found.provisions.push(claim.clone());
         }
         Ok(None)
     }
@@ -177,33 +191,37 @@ impl PodClaims {
     }
 }
 
-/// Why no volume can be made for a claim on a node.
-fn cannot_provision(
-    claim: &PersistentVolumeClaim,
-    node: &Meta,
-    listers: &Listers,
-) -> Outcome<Option<&'static str>> {
+/// The new volume of a claim for a node, or why none can be made.
+fn provision(claim: &Claim, node: &Meta, listers: &Listers) -> Outcome<Result<Provision, &'static str>> {
     let classes = listers.get::<StorageClass>();
     let class = classes.get("", claim.class());
     let class =
         class.ok_or_else(|| Status::error(format!("failed to find storage class {:?}", claim.class())))?;
     if class.provisioner.is_empty() || class.provisioner == NO_PROVISIONER || !class.allows(node) {
-        return Ok(Some(NO_VOLUME));
+        return Ok(Err(NO_VOLUME));
     }
-    Ok((!has_room(claim, class, node, listers)).then_some(NO_SPACE))
+    let room = room(claim, class, node, listers);
+    Ok(room.map(|capacity| Provision { claim: claim.clone(), capacity }))
 }
 
-/// Whether a driver that publishes its capacities has enough where the node can reach it.
-fn has_room(claim: &PersistentVolumeClaim, class: &StorageClass, node: &Meta, listers: &Listers) -> bool {
+/// What a driver that publishes its capacities has where the node can reach it: enough for the claim at least.
+fn room(
+    claim: &PersistentVolumeClaim,
+    class: &StorageClass,
+    node: &Meta,
+    listers: &Listers,
+) -> Result<Option<i64>, &'static str> {
     let drivers = listers.get::<CsiDriver>();
     let publishes = drivers.get("", &class.provisioner).and_then(|driver| driver.spec.storage_capacity);
     if publishes != Some(true) {
-        return true;
+        return Ok(None);
     }
     let request = claim.spec.request();
-    listers.get::<CsiStorageCapacity>().iter().any(|capacity| {
+    let capacities = listers.get::<CsiStorageCapacity>();
+    let fitting = capacities.iter().find(|capacity| {
         capacity.storage_class_name == class.metadata.name
             && capacity.limit().is_some_and(|limit| limit >= request)
             && capacity.node_topology.as_ref().is_some_and(|nodes| nodes.matches(&node.labels))
-    })
+    });
+    fitting.map(|capacity| capacity.total()).ok_or(NO_SPACE)
 }

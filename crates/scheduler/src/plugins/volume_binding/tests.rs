@@ -152,3 +152,49 @@ fn what_is_reserved_counts_until_it_is_unreserved() {
         (0..4).map(|i| cluster.reserve(&pod(&format!("m{i}"), &["made"])).unwrap().0).collect();
     assert!(made.iter().all(|node| *node == made[0]), "{made:?}");
 }
+
+#[test]
+fn nodes_with_more_free_storage_score_higher_unless_the_shape_says_otherwise() {
+    let sized = |name: &str| {
+        let mut claim = of_class(name, "full");
+        claim["spec"]["resources"]["requests"]["storage"] = "5Gi".into();
+        claim
+    };
+    let capacity = |node: &str, free: &str| {
+        json!({"metadata": {"name": node, "namespace": "x"}, "storageClassName": "full", "capacity": free,
+            "nodeTopology": {"matchLabels": {"host": node}}})
+    };
+    let claims = vec![
+        sized("one"),
+        sized("two"),
+        of_class("present", "hand"),
+        of_class("made", "made"),
+        bound("on-b", "w-b"),
+    ];
+    let mut cluster =
+        cluster(claims).with::<CsiStorageCapacity>(vec![capacity("a", "10Gi"), capacity("b", "100Gi")]);
+    let cases: [&[&str]; 6] =
+        [&["one"], &["one", "two"], &["present"], &["present", "one"], &["made"], &["on-b"]];
+    let mut lines: Vec<String> = cases
+        .iter()
+        .map(|claims| format!("{claims:?}: {}", cluster.scores(PLUGIN.name, &pod("p", claims))))
+        .collect();
+    lines.push(cluster.show(&pod("p", &["one", "two"])));
+    let points = build(&json!({"shape": [{"utilization": 0}, {"utilization": 100, "score": 10}]}));
+    for plugin in &mut cluster.profiles[0].plugins {
+        if plugin.points.plugin.name() == PLUGIN.name {
+            plugin.points = points.clone();
+        }
+    }
+    lines.push(cluster.scores(PLUGIN.name, &pod("p", &["one"])));
+    expect![[r#"
+        ["one"]: a=50 b=95
+        ["one", "two"]: a=0 b=90
+        ["present"]: a=0 b=89
+        ["present", "one"]: a=0 b=89
+        ["made"]: a=0 b=0
+        ["on-b"]: skipped
+        -> b
+        a=50 b=5"#]]
+    .assert_eq(&lines.join("\n"));
+}
