@@ -57,7 +57,14 @@ impl Hooks for CsiDrivers {
     fn default(&self, _version: &str, object: &mut Value) {
         let spec = ensure_object(object, "spec");
         rules::default_flag(spec, "attachRequired", true);
-        for f in ["podInfoOnMount", "storageCapacity", "requiresRepublish", "seLinuxMount"] {
+        let off = [
+            "podInfoOnMount",
+            "storageCapacity",
+            "requiresRepublish",
+            "seLinuxMount",
+            "preventPodSchedulingIfMissing",
+        ];
+        for f in off {
             rules::default_flag(spec, f, false);
         }
         rules::default_opt_text(spec, "fsGroupPolicy", "ReadWriteOnceWithFSType");
@@ -164,6 +171,7 @@ mod tests {
                 "attachRequired": true,
                 "fsGroupPolicy": "ReadWriteOnceWithFSType",
                 "podInfoOnMount": false,
+                "preventPodSchedulingIfMissing": false,
                 "requiresRepublish": false,
                 "seLinuxMount": false,
                 "storageCapacity": false,
