@@ -93,19 +93,28 @@ pub(super) fn sides<T: Projection>(event: &Event) -> (Option<Arc<T>>, Option<Arc
 }
 
 /// Claims of the pod that came or changed.
-pub(super) fn claims_of_pod() -> EventInterest {
-    let resource = Resource::Other(PersistentVolumeClaim::RESOURCE);
-    EventInterest::hinted(resource, Actions::ADD | Actions::UPDATE, |pod, event| {
+pub(super) fn claims_of_pod(actions: Actions) -> EventInterest {
+    EventInterest::hinted(Resource::Other(PersistentVolumeClaim::RESOURCE), actions, |pod, event| {
         let (_, new) = sides::<PersistentVolumeClaim>(event);
-        let own = new.is_some_and(|claim| {
+        hint(new.is_some_and(|claim| {
             claim.metadata.namespace == pod.namespace()
                 && pod.claims.iter().any(|c| **c == claim.metadata.name)
-        });
-        if own { Hint::Queue } else { Hint::Skip }
+        }))
     })
 }
 
-fn hint(queue: bool) -> Hint {
+/// The same of those that its spec names: not those that are made for it.
+pub(super) fn named_claims_of_pod(actions: Actions) -> EventInterest {
+    EventInterest::hinted(Resource::Other(PersistentVolumeClaim::RESOURCE), actions, |pod, event| {
+        let (_, new) = sides::<PersistentVolumeClaim>(event);
+        hint(new.is_some_and(|claim| {
+            claim.metadata.namespace == pod.namespace()
+                && pod.pod.claims().any(|(name, own)| !own && name == claim.metadata.name)
+        }))
+    })
+}
+
+pub(super) fn hint(queue: bool) -> Hint {
     if queue { Hint::Queue } else { Hint::Skip }
 }
 
@@ -132,7 +141,7 @@ impl Plugin for VolumeBinding {
                 let topologies = |class: Arc<StorageClass>| class.allowed_topologies.clone();
                 hint(old.map(topologies) != new.map(topologies))
             }),
-            claims_of_pod(),
+            claims_of_pod(come),
             EventInterest::any(other(PersistentVolume::RESOURCE), come),
             EventInterest::any(Resource::Node, Actions::ADD | Actions::NODE_LABELS),
             EventInterest::any(other(CsiNode::RESOURCE), Actions::ADD),

@@ -61,7 +61,7 @@ impl Plugin for VolumeRestrictions {
         vec![
             EventInterest::hinted(Resource::AssignedPod, Actions::DELETE, frees),
             EventInterest::any(Resource::Node, Actions::ADD),
-            volume_binding::claims_of_pod(),
+            volume_binding::named_claims_of_pod(Actions::ADD),
         ]
     }
 }

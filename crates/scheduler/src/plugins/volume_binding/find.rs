@@ -126,15 +126,16 @@ impl PodClaims {
 
     /// What the claims get on a node.
     pub fn find(&self, node: &Node, listers: &Listers) -> Outcome<PodVolumes> {
+        // The first bound volume that is wrong is reported, and no other.
+        let wrong = self.bound.iter().find_map(|volume| match volume {
+            Some(volume) => (!volume.reaches(&node.metadata)).then_some(NODE_CONFLICT),
+            None => Some(MISSING),
+        });
         let mut reasons = vec![];
-        if self.bound.iter().flatten().any(|volume| !volume.reaches(&node.metadata)) {
-            reasons.push(NODE_CONFLICT);
-        }
+        reasons.extend(wrong.filter(|reason| *reason == NODE_CONFLICT));
         let mut found = PodVolumes::default();
         reasons.extend(self.find_delayed(&node.metadata, listers, &mut found)?);
-        if self.bound.iter().any(Option::is_none) {
-            reasons.push(MISSING);
-        }
+        reasons.extend(wrong.filter(|reason| *reason == MISSING));
         if reasons.is_empty() {
             return Ok(found);
         }

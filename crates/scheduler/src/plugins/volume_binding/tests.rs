@@ -1,7 +1,10 @@
 //! Decisions about pods with claims, as text; and what reservations do to later decisions.
 
 use super::*;
-use crate::testing::{self, Cluster};
+use crate::{
+    configuration::Configuration,
+    testing::{self, Cluster},
+};
 use expect_test::expect;
 use serde_json::json;
 
@@ -196,5 +199,23 @@ fn nodes_with_more_free_storage_score_higher_unless_the_shape_says_otherwise() {
         ["on-b"]: skipped
         -> b
         a=50 b=5"#]]
+    .assert_eq(&lines.join("\n"));
+}
+
+#[test]
+fn the_first_bound_volume_that_is_wrong_is_reported_alone() {
+    let mut cluster = cluster(vec![bound("on-b", "w-b"), bound("gone", "nothing")]);
+    // Another plugin would reject the pod before for the volume that is gone.
+    cluster.profiles[0] = Configuration::parse(
+        "apiVersion: kubescheduler.config.k8s.io/v1\nkind: KubeSchedulerConfiguration\nprofiles:\n- plugins: {multiPoint: {disabled: [{name: VolumeZone}]}}\n",
+        kaji_meta::Features::default(),
+    )
+    .unwrap()
+    .profiles
+    .remove(0);
+    let lines = [cluster.show(&pod("p", &["on-b", "gone"])), cluster.show(&pod("p", &["gone", "on-b"]))];
+    expect![[r#"
+        0/2 nodes are available: 1 node(s) didn't match PersistentVolume's node affinity, 1 node(s) unavailable due to one or more pvc(s) bound to non-existent pv(s). no new claims to deallocate, preemption: 0/2 nodes are available: 2 Preemption is not helpful for scheduling.
+        0/2 nodes are available: 2 node(s) unavailable due to one or more pvc(s) bound to non-existent pv(s). no new claims to deallocate, preemption: 0/2 nodes are available: 2 Preemption is not helpful for scheduling."#]]
     .assert_eq(&lines.join("\n"));
 }
