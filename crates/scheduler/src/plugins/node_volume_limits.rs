@@ -4,8 +4,8 @@
 
 use super::{Entry, volume_binding};
 use crate::framework::{
-    Actions, Cycle, CycleState, EventInterest, Filter, Hint, Listers, Outcome, Plugin, Points, PreFilter,
-    PreFiltered, Reads, Resource, Status,
+    Actions, Change, Cycle, CycleState, EventInterest, Filter, Hint, Listers, Outcome, Plugin, Points,
+    PreFilter, PreFiltered, Reads, Resource, Status,
 };
 use crate::snapshot::NodeInfo;
 use kaji_runtime::objects::{
@@ -99,9 +99,11 @@ impl Plugin for NodeVolumeLimits {
         let other = |resource: &'static str| Resource::Other(resource);
         vec![
             EventInterest::hinted(other(CsiNode::RESOURCE), Actions::ADD | Actions::UPDATE, raised),
-            EventInterest::any(Resource::AssignedPod, Actions::DELETE),
-            volume_binding::claims_of_pod(),
-            EventInterest::any(other(PersistentVolume::RESOURCE), Actions::ADD),
+            EventInterest::hinted(Resource::AssignedPod, Actions::DELETE, |_, event| match &event.change {
+                Change::Pod(Some(gone), _) => volume_binding::hint(gone.claims().next().is_some()),
+                _ => Hint::Queue,
+            }),
+            volume_binding::claims_of_pod(Actions::ADD),
             EventInterest::any(other(VolumeAttachment::RESOURCE), Actions::DELETE),
         ]
     }
@@ -210,5 +212,20 @@ mod tests {
             .with::<CsiNode>(vec![]);
         expect!["0/1 nodes are available: 1 csi.example.com CSI driver is not installed on the node. no new claims to deallocate, preemption: 0/1 nodes are available: 1 No preemption victims found for incoming pod."]
             .assert_eq(&cluster.show(&pod("new", "one", "")));
+    }
+
+    #[test]
+    fn a_pod_without_volumes_that_is_gone_frees_no_place() {
+        use crate::framework::Event;
+        let waiting = crate::testing::pod(&json!({"name": "p"}));
+        let wakes = |spec: Value| {
+            let gone = crate::testing::pod(&json!({"name": "gone", "spec": spec})).pod.clone();
+            let event = Event::of_assigned_pod(Some(gone), None).unwrap();
+            let mut interests = NodeVolumeLimits.events().into_iter().filter(|i| i.concerns(&event));
+            interests.any(|interest| interest.hint(&waiting, &event) == Hint::Queue)
+        };
+        assert!(!wakes(json!({"volumes": [{"name": "v", "emptyDir": {}}]})));
+        assert!(wakes(json!({"volumes": [{"name": "v", "persistentVolumeClaim": {"claimName": "c"}}]})));
+        assert!(wakes(json!({"volumes": [{"name": "v", "ephemeral": {}}]})));
     }
 }
