@@ -1,6 +1,8 @@
 //! `VolumeZone`: pods go to nodes of the zones and regions that the labels of their volumes name.
 //!
-//! Invariant: nodes without any label of a zone or region are not restricted.
+//! Invariants:
+//! - Nodes without any label of a zone or region are not restricted.
+//! - Claims that are made for the pod are left out, as upstream leaves them out.
 
 use super::{Entry, volume_binding};
 use crate::framework::{
@@ -54,9 +56,12 @@ impl Plugin for VolumeZone {
 
     fn events(&self) -> Vec<EventInterest> {
         vec![
-            EventInterest::any(Resource::Other(StorageClass::RESOURCE), Actions::ADD),
+            EventInterest::hinted(Resource::Other(StorageClass::RESOURCE), Actions::ADD, |_, event| {
+                let (_, new) = volume_binding::sides::<StorageClass>(event);
+                volume_binding::hint(new.is_none_or(|class| class.delays_binding()))
+            }),
             EventInterest::any(Resource::Node, Actions::ADD | Actions::NODE_LABELS),
-            volume_binding::claims_of_pod(),
+            volume_binding::named_claims_of_pod(Actions::ADD | Actions::UPDATE),
             EventInterest::hinted(
                 Resource::Other(PersistentVolume::RESOURCE),
                 Actions::ADD | Actions::UPDATE,
@@ -75,10 +80,10 @@ impl PreFilter for VolumeZone {
             (cycle.listers.get::<PersistentVolumeClaim>(), cycle.listers.get::<PersistentVolume>());
         let classes = cycle.listers.get::<StorageClass>();
         let mut topologies = vec![];
-        for name in &cycle.pod.claims {
+        for (name, _) in cycle.pod.pod.claims().filter(|(_, own)| !own) {
             let missing = |kind: &str, name: &str| Status::unresolvable(format!("{kind} {name:?} not found"));
-            let claim = claims.get(cycle.pod.namespace(), name);
-            let claim = claim.ok_or_else(|| missing("persistentvolumeclaim", name))?;
+            let claim = claims.get(cycle.pod.namespace(), &name);
+            let claim = claim.ok_or_else(|| missing("persistentvolumeclaim", &name))?;
             let volume = &claim.spec.volume_name;
             if volume.is_empty() {
                 if claim.class().is_empty() {
@@ -87,6 +92,10 @@ impl PreFilter for VolumeZone {
                 }
                 let class = classes.get("", claim.class());
                 let class = class.ok_or_else(|| missing("storageclass.storage.k8s.io", claim.class()))?;
+                if class.volume_binding_mode.is_none() {
+                    let text = format!("VolumeBindingMode not set for StorageClass {:?}", claim.class());
+                    return Err(Status::unresolvable(text));
+                }
                 if !class.delays_binding() {
                     return Err(Status::unresolvable("PersistentVolume had no name"));
                 }
@@ -190,5 +199,36 @@ mod tests {
         assert_eq!(hint(Some(json!({ZONE: "a"})), json!({ZONE: "a", "unrelated": "x"})), Hint::Skip);
         assert_eq!(hint(Some(json!({ZONE: "a"})), json!({ZONE: "b"})), Hint::Queue);
         assert_eq!(hint(Some(json!({})), json!({REGION: "r"})), Hint::Queue);
+    }
+
+    #[test]
+    fn claims_that_are_made_for_the_pod_are_left_out() {
+        let volume = json!({"metadata": {"name": "v", "labels": {ZONE: "zb"}}});
+        let claim = json!({"metadata": {"name": "p-own", "namespace": "d",
+            "annotations": {"pv.kubernetes.io/bind-completed": "yes"},
+            "ownerReferences": [{"apiVersion": "v1", "kind": "Pod", "name": "p", "uid": "p", "controller": true}]},
+            "spec": {"volumeName": "v"}});
+        let mut cluster = Cluster::new(&[json!({"name": "a", "labels": {ZONE: "za"}})])
+            .with::<PersistentVolume>(vec![volume])
+            .with::<PersistentVolumeClaim>(vec![claim]);
+        let pod = json!({"name": "p", "spec": {"volumes": [{"name": "own", "ephemeral": {}}]}});
+        assert_eq!(cluster.show(&pod), "-> a");
+    }
+
+    #[test]
+    fn a_class_wakes_pods_if_it_waits_for_them() {
+        use crate::framework::Change;
+        use std::any::Any;
+        let pod = crate::testing::pod(&json!({"name": "p"}));
+        let wakes = |mode: &str| {
+            let class = json!({"metadata": {"name": "c"}, "volumeBindingMode": mode});
+            let class = serde_json::from_value::<StorageClass>(class).unwrap();
+            let class: Arc<dyn Any + Send + Sync> = Arc::new(class);
+            let resource = Resource::Other(StorageClass::RESOURCE);
+            let event = Event { resource, actions: Actions::ADD, change: Change::Other(None, Some(class)) };
+            let mut interests = VolumeZone.events().into_iter().filter(|i| i.concerns(&event));
+            interests.any(|interest| interest.hint(&pod, &event) == Hint::Queue)
+        };
+        assert!(wakes("WaitForFirstConsumer") && !wakes("Immediate"));
     }
 }
