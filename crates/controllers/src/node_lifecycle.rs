@@ -7,6 +7,7 @@
 //! - A write names the uid and resourceVersion that it was decided for: it writes all taints at once.
 
 mod health;
+mod leases;
 mod metrics;
 mod monitor;
 #[cfg(test)]

@@ -2,6 +2,7 @@
 //! the node's pods are marked not ready, and it gets a `NoExecute` taint, after which `taint-eviction-controller` deletes them.
 //!
 //! Invariants:
+//! - The status of a node becomes `Unknown` only after its lease was read from the server: a view that is behind loses no node.
 //! - A node is written once a look: a write bumps the resourceVersion that another one would name. Its taint follows in the
 //!   look after its status.
 //! - Nodes get taints one by one at the rate of their zone; a node that is ready loses them at once.
@@ -10,6 +11,7 @@
 
 use super::{
     health::{Health, ready_status, unknown},
+    leases::{Live, Readings},
     metrics, patch_taints,
     zones::{Counts, Turn, ZoneKey, Zones, zone_of},
 };
@@ -17,17 +19,18 @@ use crate::{
     NodeMonitorConfig,
     shared::{conditions::seconds, controller_ref::quiet},
 };
+use futures_util::future::BoxFuture;
 use jiff::Timestamp;
 use kaji_runtime::{
-    Controller, Cx, EventRecord, Failure, Informers, Key, Metric, ObjectSnapshot, PatchKind, Plan,
+    Client, Controller, Cx, EventRecord, Failure, Informers, Key, Metric, ObjectSnapshot, PatchKind, Plan,
     Projection, Reconciler, Step, View, Write,
     client::Target,
     objects::{Lease, Node, Pod, Taint},
 };
 use serde_json::{Value, json};
 use std::{
-    collections::{BTreeMap, HashSet},
-    sync::{Arc, Mutex, PoisonError},
+    collections::{BTreeMap, BTreeSet, HashSet},
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
     time::Duration,
 };
 
@@ -67,6 +70,20 @@ impl Monitor {
         let zones = Zones::new(config.evictions);
         Monitor(Mutex::new(State { config, zones, ..State::default() }))
     }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The nodes of which the leases are to be read before the next look.
+    pub fn take_wanted(&self) -> BTreeSet<String> {
+        self.state().readings.take_wanted()
+    }
+
+    /// Takes note of a node's lease, as the server has it.
+    pub fn note(&self, node: String, live: Live) {
+        self.state().readings.note(node, live);
+    }
 }
 
 impl Reconciler for Monitor {
@@ -82,8 +99,27 @@ impl Reconciler for Monitor {
         &metrics::METRICS
     }
 
+    fn prepares(&self) -> bool {
+        true
+    }
+
+    fn prepare<'a>(&'a self, view: &'a View, _: &'a Key, client: &'a Client) -> BoxFuture<'a, ()> {
+        Box::pin(async move {
+            let leases = view.get::<Lease>();
+            for node in self.take_wanted() {
+                let live = Live::read(client, &node).await;
+                let newer = live.is_newer_than(leases.get(Lease::OF_NODES, &node).map(|lease| &**lease));
+                self.note(node, live);
+                // With one of them it is known that the view is behind.
+                if newer {
+                    break;
+                }
+            }
+        })
+    }
+
     fn reconcile(&self, view: &View, _: &Key, cx: &Cx<'_>) -> Plan {
-        let mut state = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut state = self.state();
         let (nodes, leases, pods) = (view.get::<Node>(), view.get::<Lease>(), view.get::<Pod>());
         state.monitor(&Seen { nodes, leases, pods }, cx)
     }
@@ -96,8 +132,8 @@ struct Seen {
 }
 
 impl Seen {
-    fn lease(&self, node: &Node) -> Option<&Lease> {
-        self.leases.get(Lease::OF_NODES, &node.metadata.name).map(|lease| &**lease)
+    fn lease(&self, node: &str) -> Option<&Lease> {
+        self.leases.get(Lease::OF_NODES, node).map(|lease| &**lease)
     }
 }
 
@@ -107,6 +143,7 @@ struct State {
     nodes: BTreeMap<String, Health>,
     zones: Zones,
     last: Option<Timestamp>,
+    readings: Readings,
 }
 
 impl State {
@@ -118,7 +155,11 @@ impl State {
         self.last = Some(cx.now);
         self.refund(seen, cx.failures, cx.now);
         let mut plan = self.classify(seen);
-        let (mut steps, counts) = self.observe(seen, passed, cx.now);
+        if self.readings.show_stale_view(|node| seen.lease(node)) {
+            tracing::warn!("the view of leases is behind: all nodes stay as they are");
+            return metrics::looked(plan.again_after(self.config.period), std::iter::empty(), &[]);
+        }
+        let (mut steps, counts, unread) = self.observe(seen, passed, cx.now);
         match self.zones.update(&counts, cx.now) {
             Turn::None => {}
             Turn::Stopped => {
@@ -137,7 +178,7 @@ impl State {
         let (mut wait, evicted) = self.taint(rest(), &mut steps, cx.now);
         self.mark(rest(), &seen.pods, &mut steps, cx.now);
         // After a failure the queue's backoff decides.
-        if !steps.is_empty() && cx.failures.is_empty() {
+        if (unread || !steps.is_empty()) && cx.failures.is_empty() {
             wait = SOON;
         }
         plan = plan.stage(steps);
@@ -172,7 +213,7 @@ impl State {
             if self.nodes.contains_key(name) {
                 continue;
             }
-            let mut health = Health::new(node, seen.lease(node));
+            let mut health = Health::new(node, seen.lease(&node.metadata.name));
             if ready_status(node).is_some_and(|status| status != "True") {
                 health.marks = MARKS;
             }
@@ -183,26 +224,33 @@ impl State {
         plan
     }
 
-    /// The statuses of nodes that were silent for too long, and the zones as they are with them.
+    /// The statuses of nodes that were silent for too long, the zones as they are with them, and whether leases are to be read
+    /// before more is known.
     fn observe(
         &mut self,
         seen: &Seen,
         passed: Duration,
         now: Timestamp,
-    ) -> (Vec<Step>, BTreeMap<ZoneKey, Counts>) {
-        let (mut steps, mut zones) = (vec![], BTreeMap::<ZoneKey, Counts>::new());
+    ) -> (Vec<Step>, BTreeMap<ZoneKey, Counts>, bool) {
+        let (mut steps, mut zones, mut unread) = (vec![], BTreeMap::<ZoneKey, Counts>::new(), false);
         for node in seen.nodes.iter() {
             let Some(health) = self.nodes.get_mut(&node.metadata.name) else { continue };
-            health.observe(node, seen.lease(node), passed, &self.config);
+            health.observe(node, seen.lease(&node.metadata.name), passed, &self.config);
             let mut ready = node.ready();
             if health.silent(&self.config)
                 && let Some(conditions) = unknown(node, seconds(now))
             {
-                if ready {
-                    health.marks = MARKS;
+                match self.readings.of(&node.metadata.name) {
+                    Some(Live::At(_) | Live::Missing) => {
+                        if ready {
+                            health.marks = MARKS;
+                        }
+                        steps.push(status_step(node, &conditions, ready));
+                        ready = false;
+                    }
+                    Some(Live::Unread) => {}
+                    None => unread = true,
                 }
-                steps.push(status_step(node, &conditions, ready));
-                ready = false;
             }
             let counts = zones.entry(zone_of(node)).or_default();
             if node.metadata.labels.contains_key(EXCLUDED) {
@@ -210,7 +258,8 @@ impl State {
             }
             *(if ready { &mut counts.ready } else { &mut counts.unready }) += 1;
         }
-        (steps, zones)
+        self.readings.expire();
+        (steps, zones, unread)
     }
 
     /// Adds and removes `NoExecute` taints. Returns how long to wait for the next token that a node needs, a period at most, and the

@@ -8,6 +8,7 @@ use health::Health;
 use jiff::{SignedDuration, Timestamp};
 use kaji_meta::random::SeededRandom;
 use kaji_runtime::objects::{Lease, Pod};
+use leases::Live;
 use monitor::Monitor;
 use proptest::prelude::*;
 use std::{collections::BTreeMap, fmt::Write as _, time::Duration};
@@ -53,6 +54,8 @@ struct Cluster {
     monitor: Monitor,
     nodes: BTreeMap<String, Value>,
     renewed: BTreeMap<String, Timestamp>,
+    /// Leases that the server has in another state than the monitor's view.
+    live: BTreeMap<String, Live>,
     pods: Vec<Value>,
     now: Timestamp,
     /// What was counted of evictions.
@@ -77,6 +80,7 @@ impl Cluster {
             monitor: Monitor::new(NodeMonitorConfig::default()),
             nodes: names.iter().map(|name| ((*name).to_owned(), node(name))).collect(),
             renewed: names.iter().map(|name| ((*name).to_owned(), now())).collect(),
+            live: BTreeMap::new(),
             pods: names.iter().map(pod).collect(),
             now: now(),
             evictions: String::new(),
@@ -97,7 +101,15 @@ impl Cluster {
     /// One look, after some time; its writes as text.
     fn observe(&mut self, after: Duration) -> String {
         self.now = self.now.saturating_add(SignedDuration::try_from(after).unwrap()).unwrap();
-        let lease = |(name, at): (&String, &Timestamp)| json!({"metadata": {"name": name, "namespace": Lease::OF_NODES}, "spec": {"renewTime": at}});
+        let lease = |(name, at): (&String, &Timestamp)| {
+            json!({"metadata": {"name": name, "namespace": Lease::OF_NODES, "resourceVersion": at.as_second().to_string()},
+                "spec": {"renewTime": at}})
+        };
+        for name in self.monitor.take_wanted() {
+            let shown = self.renewed.get(&name).map(|at| Live::At(at.as_second().unsigned_abs()));
+            let live = self.live.get(&name).copied().or(shown).unwrap_or(Live::Missing);
+            self.monitor.note(name, live);
+        }
         let view = View::default()
             .with(snapshot::<Node>(self.nodes.values().cloned()))
             .with(snapshot::<Lease>(self.renewed.iter().map(lease)))
@@ -173,6 +185,7 @@ fn a_silent_node_is_marked_tainted_and_comes_back() {
         event: Normal RegisteredNode: Node b event: Registered Node b in Controller
         again after 5s
         =
+        55s: again after 100ms
         55s: strategic /api/v1/nodes/a/status {"metadata":{"resourceVersion":"1","uid":"u-a"},"status":{"conditions":[{"lastTransitionTime":"2025-01-01T12:00:55Z","message":"Kubelet stopped posting node status.","reason":"NodeStatusUnknown","status":"Unknown","type":"Ready"},{"lastTransitionTime":"2025-01-01T12:00:55Z","message":"Kubelet stopped posting node status.","reason":"NodeStatusUnknown","status":"Unknown","type":"MemoryPressure"},{"lastTransitionTime":"2025-01-01T12:00:55Z","message":"Kubelet stopped posting node status.","reason":"NodeStatusUnknown","status":"Unknown","type":"DiskPressure"},{"lastTransitionTime":"2025-01-01T12:00:55Z","message":"Kubelet stopped posting node status.","reason":"NodeStatusUnknown","status":"Unknown","type":"PIDPressure"}]}}
             ok: Normal NodeNotReady: Node a status is now: NodeNotReady
         again after 100ms
@@ -227,10 +240,36 @@ fn a_node_that_never_posted_a_status_is_waited_for_longer() {
     cluster.renewed.remove("a");
     cluster.observe(Duration::ZERO);
     assert_eq!(cluster.run(60, &["b"]), "");
+    assert_eq!(cluster.run(5, &["b"]), "65s: again after 100ms\n");
     expect![[r#"
-        65s: strategic /api/v1/nodes/a/status {"metadata":{"resourceVersion":"1","uid":"u-a"},"status":{"conditions":[{"lastHeartbeatTime":"2025-01-01T12:00:00Z","lastTransitionTime":"2025-01-01T12:01:05Z","message":"Kubelet never posted node status.","reason":"NodeStatusNeverUpdated","status":"Unknown","type":"Ready"},{"lastHeartbeatTime":"2025-01-01T12:00:00Z","lastTransitionTime":"2025-01-01T12:01:05Z","message":"Kubelet never posted node status.","reason":"NodeStatusNeverUpdated","status":"Unknown","type":"MemoryPressure"},{"lastHeartbeatTime":"2025-01-01T12:00:00Z","lastTransitionTime":"2025-01-01T12:01:05Z","message":"Kubelet never posted node status.","reason":"NodeStatusNeverUpdated","status":"Unknown","type":"DiskPressure"},{"lastHeartbeatTime":"2025-01-01T12:00:00Z","lastTransitionTime":"2025-01-01T12:01:05Z","message":"Kubelet never posted node status.","reason":"NodeStatusNeverUpdated","status":"Unknown","type":"PIDPressure"}]}}
+        strategic /api/v1/nodes/a/status {"metadata":{"resourceVersion":"1","uid":"u-a"},"status":{"conditions":[{"lastHeartbeatTime":"2025-01-01T12:00:00Z","lastTransitionTime":"2025-01-01T12:01:05Z","message":"Kubelet never posted node status.","reason":"NodeStatusNeverUpdated","status":"Unknown","type":"Ready"},{"lastHeartbeatTime":"2025-01-01T12:00:00Z","lastTransitionTime":"2025-01-01T12:01:05Z","message":"Kubelet never posted node status.","reason":"NodeStatusNeverUpdated","status":"Unknown","type":"MemoryPressure"},{"lastHeartbeatTime":"2025-01-01T12:00:00Z","lastTransitionTime":"2025-01-01T12:01:05Z","message":"Kubelet never posted node status.","reason":"NodeStatusNeverUpdated","status":"Unknown","type":"DiskPressure"},{"lastHeartbeatTime":"2025-01-01T12:00:00Z","lastTransitionTime":"2025-01-01T12:01:05Z","message":"Kubelet never posted node status.","reason":"NodeStatusNeverUpdated","status":"Unknown","type":"PIDPressure"}]}}
         again after 100ms
-    "#]].assert_eq(&cluster.run(5, &["b"]));
+    "#]].assert_eq(&cluster.observe(Duration::from_millis(100)));
+}
+
+#[test]
+fn no_node_is_lost_while_the_view_of_leases_is_behind() {
+    let mut cluster = Cluster::of(&["a", "b", "c"]);
+    cluster.observe(Duration::ZERO);
+    cluster.live.insert("a".to_owned(), Live::At(u64::MAX));
+    // Neither is `b`, of which the server has what the view shows.
+    assert_eq!(cluster.run(300, &["c"]), "55s: again after 100ms\n");
+    cluster.live.clear();
+    cluster.renew("a");
+    cluster.run(60, &["a", "c"]);
+    assert_eq!(cluster.tainted(), "b");
+}
+
+#[test]
+fn a_node_of_which_the_lease_cannot_be_read_stays_as_it_is() {
+    let mut cluster = Cluster::of(&["a", "b", "c"]);
+    cluster.observe(Duration::ZERO);
+    cluster.live.insert("a".to_owned(), Live::Unread);
+    cluster.run(120, &["c"]);
+    assert_eq!(cluster.tainted(), "b");
+    cluster.live.insert("a".to_owned(), Live::Missing);
+    cluster.run(120, &["c"]);
+    assert_eq!(cluster.nodes["a"]["status"]["conditions"][0]["status"], "Unknown");
 }
 
 #[test]
