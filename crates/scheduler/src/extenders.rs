@@ -268,16 +268,14 @@ impl ExtenderCalls {
                 Err(error) => return no_room(why, &error.to_string()),
             }
         }
-        if !asked {
-            return;
+        if asked {
+            let Some(best) = best_candidate(candidates) else {
+                return no_room(why, "no candidate node for preemption");
+            };
+            why.nomination = Nomination::Node(best.node.name().to_owned());
+            why.victims = best.victims;
         }
-        match best_candidate(candidates) {
-            Some(best) => {
-                why.nomination = Nomination::Node(best.node.name().to_owned());
-                why.victims = best.victims;
-            }
-            None => no_room(why, "preemption: no candidate node for preemption"),
-        }
+        why.tell_placement();
     }
 
     async fn preempted(
@@ -392,7 +390,7 @@ fn candidate(
 fn no_room(why: &mut Unschedulable, text: &str) {
     why.victims.clear();
     why.nomination = Nomination::Keep;
-    why.message = format!("{} {text}", why.message);
+    why.message = format!("{} preemption: {text}", why.message);
 }
 
 fn skipped(extender: &Extender, verb: &str, error: &ExtenderError) {

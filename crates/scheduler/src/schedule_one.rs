@@ -86,6 +86,17 @@ impl Unschedulable {
         }
     }
 
+    /// The message says where room is made, if it is made.
+    pub fn tell_placement(&mut self) {
+        if let Nomination::Node(node) = &self.nomination {
+            let victims = self.victims.len();
+            self.message = format!(
+                "{} preemption: found a potential placement for pod on node {node}, preempting {victims} victims",
+                self.message
+            );
+        }
+    }
+
     fn note(&mut self, status: &Status) {
         if status.plugin.is_empty() {
             return;
@@ -345,5 +356,9 @@ fn make_room(
     result.victims = made.victims;
     result.candidates = made.candidates;
     result.writes = made.writes;
+    // Extenders may choose another node.
+    if !profile.is_extended() {
+        result.tell_placement();
+    }
     Decision::Unschedulable(result)
 }

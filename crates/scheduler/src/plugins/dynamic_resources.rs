@@ -38,6 +38,7 @@ use kaji_runtime::{
 use ledger::{Ledger, LedgerSnapshot};
 use serde_json::{Value, json};
 use std::{
+    borrow::Cow,
     collections::{BTreeSet, HashMap},
     sync::{Arc, Mutex, PoisonError},
     time::{Duration, Instant},
@@ -216,8 +217,6 @@ impl PreEnqueue for DynamicResources {
 
 impl PreFilter for DynamicResources {
     fn pre_filter(&self, cycle: &Cycle<'_>, state: &mut CycleState) -> Outcome<PreFiltered> {
-        // What a later rejection here leaves to the post-filter.
-        state.put(NoDevices);
         let needs = &cycle.pod.request.other;
         if cycle.pod.pod.spec.resource_claims.is_empty() && needs.is_empty() {
             return Ok(PreFiltered::Skip);
@@ -258,10 +257,6 @@ impl PreFilter for DynamicResources {
         Ok(PreFiltered::AllNodes)
     }
 }
-
-/// The plugin has looked at the pod: without [`PodDevices`] beside it, it has found no devices to look for.
-#[derive(Clone)]
-struct NoDevices;
 
 fn classes_exist(claim: &ResourceClaim, seen: &LedgerSnapshot) -> Outcome {
     for request in &claim.spec.devices.requests {
@@ -365,21 +360,15 @@ impl PostFilter for DynamicResources {
         state: &CycleState,
         _statuses: &NodeStatuses,
     ) -> PostFiltered {
-        let decided = |text: &'static str, writes| PostFiltered {
+        let decided = |reasons: Vec<Cow<'static, str>>, writes| PostFiltered {
             nomination: Nomination::Keep,
             victims: vec![],
             candidates: vec![],
             writes,
-            status: Err(Status::unschedulable(text)),
+            status: Err(Status { reasons: reasons.into(), ..Status::unschedulable("") }),
         };
-        let Some(PodDevices(pod)) = state.get::<PodDevices>() else {
-            let mut nothing = decided("no new claims to deallocate", vec![]);
-            if let (None, Err(status)) = (state.get::<NoDevices>(), &mut nothing.status) {
-                // Another plugin rejected the pod before this one looked at it.
-                status.reasons = vec![].into();
-            }
-            return nothing;
-        };
+        // Nothing is said where nothing can be done.
+        let Some(PodDevices(pod)) = state.get::<PodDevices>() else { return decided(vec![], vec![]) };
         let findings = pod.findings.lock().unwrap_or_else(PoisonError::into_inner);
         let free = |claim: &&Arc<ResourceClaim>| match claim.status.reserved_for.as_slice() {
             [] => true,
@@ -392,13 +381,15 @@ impl PostFilter for DynamicResources {
             // There is no better heuristic than chance.
             let chosen = usize::try_from(cycle.random.u64() % claims.len() as u64).unwrap_or_default();
             return decided(
-                "deallocation of ResourceClaim completed",
+                vec!["deallocation of ResourceClaim completed".into()],
                 vec![write::deallocation(claims[chosen])],
             );
         }
         match pod.extended.as_ref().and_then(|extended| extended.left.as_ref()) {
-            Some(left) => decided("deletion of ResourceClaim completed", write::deletion(left).into()),
-            None => decided("still not schedulable", vec![]),
+            Some(left) => {
+                decided(vec!["deletion of ResourceClaim completed".into()], write::deletion(left).into())
+            }
+            None => decided(vec![], vec![]),
         }
     }
 }

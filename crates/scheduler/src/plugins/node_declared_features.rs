@@ -111,8 +111,8 @@ mod tests {
             Cluster::new(&[json!({"name": "n", "features": [USERS]})]).show(&users(true)),
         ];
         expect![[r#"
-            0/2 nodes are available: 2 node(s) didn't match Pod's required features. no new claims to deallocate, preemption: 0/2 nodes are available: 2 Preemption is not helpful for scheduling.
-            0/1 nodes are available: 1 node(s) didn't match Pod's required features. no new claims to deallocate, preemption: 0/1 nodes are available: 1 Preemption is not helpful for scheduling.
+            0/2 nodes are available: 2 node(s) didn't match Pod's required features. preemption: 0/2 nodes are available: 2 Preemption is not helpful for scheduling.
+            0/1 nodes are available: 1 node(s) didn't match Pod's required features. preemption: 0/1 nodes are available: 1 Preemption is not helpful for scheduling.
             -> plain
             -> plain
             -> n"#]].assert_eq(&seen.join("\n"));

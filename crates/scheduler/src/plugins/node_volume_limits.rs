@@ -204,13 +204,13 @@ mod tests {
         expect![[r#"
             -> a
             -> a
-            0/1 nodes are available: 1 node(s) exceed max volume count. no new claims to deallocate, preemption: 0/1 nodes are available: 1 No preemption victims found for incoming pod."#]]
+            0/1 nodes are available: 1 node(s) exceed max volume count. preemption: 0/1 nodes are available: 1 No preemption victims found for incoming pod."#]]
         .assert_eq(&shown.join("\n"));
         let mut cluster = cluster
             .with::<CsiDriver>(vec![json!({"metadata": {"name": "csi.example.com"},
             "spec": {"preventPodSchedulingIfMissing": true}})])
             .with::<CsiNode>(vec![]);
-        expect!["0/1 nodes are available: 1 csi.example.com CSI driver is not installed on the node. no new claims to deallocate, preemption: 0/1 nodes are available: 1 No preemption victims found for incoming pod."]
+        expect!["0/1 nodes are available: 1 csi.example.com CSI driver is not installed on the node. preemption: 0/1 nodes are available: 1 No preemption victims found for incoming pod."]
             .assert_eq(&cluster.show(&pod("new", "one", "")));
     }
 

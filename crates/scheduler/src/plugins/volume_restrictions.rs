@@ -145,7 +145,7 @@ mod tests {
             .with::<kaji_runtime::objects::PersistentVolume>(vec![json!({"metadata": {"name": "v"}})])
             .with::<PersistentVolumeClaim>(vec![claim("one", MODE), claim("many", "ReadWriteOnce")])
             .with_pods(&[pod("first", "one", "a"), pod("other", "many", "a")]);
-        expect!["0/2 nodes are available: 2 node(s) unavailable due to PersistentVolumeClaim with ReadWriteOncePod access mode already in-use by another pod. no new claims to deallocate, preemption: 0/2 nodes are available: 2 No preemption victims found for incoming pod."].assert_eq(&cluster.show(&pod("second", "one", "")));
+        expect!["0/2 nodes are available: 2 node(s) unavailable due to PersistentVolumeClaim with ReadWriteOncePod access mode already in-use by another pod. preemption: 0/2 nodes are available: 2 No preemption victims found for incoming pod."].assert_eq(&cluster.show(&pod("second", "one", "")));
         assert!(cluster.show(&pod("third", "many", "")).len() < 20);
     }
 }

@@ -174,7 +174,7 @@ mod tests {
         };
         expect![[r#"
             -> b
-            0/2 nodes are available: 2 node(s) had no available volume zone. no new claims to deallocate, preemption: 0/2 nodes are available: 2 Preemption is not helpful for scheduling."#]]
+            0/2 nodes are available: 2 node(s) had no available volume zone. preemption: 0/2 nodes are available: 2 Preemption is not helpful for scheduling."#]]
         .assert_eq(&format!("{}\n{}", show("b"), show("c")));
     }
 

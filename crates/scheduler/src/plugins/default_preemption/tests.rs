@@ -74,17 +74,17 @@ fn chooses_the_fewest_and_least_important_victims() {
         show(&two, &[on("x", "a", "2", 3), on("y", "b", "2", 3)], vec![], preemptor("3", 10)),
     ];
     expect_test::expect![[r#"
-        0/1 nodes are available: 1 Insufficient cpu. PREEMPT x on a
-        0/1 nodes are available: 1 Insufficient cpu. PREEMPT x,y on a
-        0/1 nodes are available: 1 Insufficient cpu. no new claims to deallocate, preemption: 0/1 nodes are available: 1 No preemption victims found for incoming pod.
-        0/2 nodes are available: 2 Insufficient cpu. PREEMPT y on b
-        0/2 nodes are available: 2 Insufficient cpu. PREEMPT x on a
-        0/2 nodes are available: 2 Insufficient cpu. PREEMPT y on b
-        0/2 nodes are available: 2 Insufficient cpu. PREEMPT x on a
-        0/1 nodes are available: 1 Insufficient cpu. PREEMPT y on a
-        0/2 nodes are available: 2 Insufficient cpu. PREEMPT y on b
-        0/2 nodes are available: 2 Insufficient cpu. no new claims to deallocate, preemption: not eligible due to preemptionPolicy=Never.
-        0/2 nodes are available: 2 Insufficient cpu. no new claims to deallocate, preemption: 0/2 nodes are available: 2 Preemption is not helpful for scheduling."#]].assert_eq(&lines.join("\n"));
+        0/1 nodes are available: 1 Insufficient cpu. preemption: found a potential placement for pod on node a, preempting 1 victims PREEMPT x on a
+        0/1 nodes are available: 1 Insufficient cpu. preemption: found a potential placement for pod on node a, preempting 2 victims PREEMPT x,y on a
+        0/1 nodes are available: 1 Insufficient cpu. preemption: 0/1 nodes are available: 1 No preemption victims found for incoming pod.
+        0/2 nodes are available: 2 Insufficient cpu. preemption: found a potential placement for pod on node b, preempting 1 victims PREEMPT y on b
+        0/2 nodes are available: 2 Insufficient cpu. preemption: found a potential placement for pod on node a, preempting 1 victims PREEMPT x on a
+        0/2 nodes are available: 2 Insufficient cpu. preemption: found a potential placement for pod on node b, preempting 1 victims PREEMPT y on b
+        0/2 nodes are available: 2 Insufficient cpu. preemption: found a potential placement for pod on node a, preempting 1 victims PREEMPT x on a
+        0/1 nodes are available: 1 Insufficient cpu. preemption: found a potential placement for pod on node a, preempting 1 victims PREEMPT y on a
+        0/2 nodes are available: 2 Insufficient cpu. preemption: found a potential placement for pod on node b, preempting 1 victims PREEMPT y on b
+        0/2 nodes are available: 2 Insufficient cpu. preemption: not eligible due to preemptionPolicy=Never.
+        0/2 nodes are available: 2 Insufficient cpu. preemption: 0/2 nodes are available: 2 Preemption is not helpful for scheduling."#]].assert_eq(&lines.join("\n"));
 }
 
 #[test]
@@ -103,8 +103,8 @@ fn removing_pods_resolves_anti_affinity_and_skew_too() {
         Cluster::new(&nodes(&["a", "b"])).with_pods(&[on("x", "a", "1", 1)]).show(&even),
     ];
     expect_test::expect![[r#"
-        0/1 nodes are available: 1 node(s) didn't match pod anti-affinity rules. PREEMPT x on a
-        0/2 nodes are available: 1 node(s) didn't match Pod's node affinity/selector, 1 node(s) didn't match pod topology spread constraints. PREEMPT x on a"#]].assert_eq(&lines.join("\n"));
+        0/1 nodes are available: 1 node(s) didn't match pod anti-affinity rules. preemption: found a potential placement for pod on node a, preempting 1 victims PREEMPT x on a
+        0/2 nodes are available: 1 node(s) didn't match Pod's node affinity/selector, 1 node(s) didn't match pod topology spread constraints. preemption: found a potential placement for pod on node a, preempting 1 victims PREEMPT x on a"#]].assert_eq(&lines.join("\n"));
 }
 
 #[test]
@@ -117,7 +117,7 @@ fn room_is_kept_for_a_nominated_pod_from_less_important_ones() {
         cluster.show(&preemptor("2", 10)),
     ];
     expect_test::expect![[r#"
-        0/1 nodes are available: 1 Insufficient cpu. no new claims to deallocate, preemption: 0/1 nodes are available: 1 No preemption victims found for incoming pod.
+        0/1 nodes are available: 1 Insufficient cpu. preemption: 0/1 nodes are available: 1 No preemption victims found for incoming pod.
         -> a
         -> a"#]].assert_eq(&lines.join("\n"));
 }
@@ -130,7 +130,7 @@ fn waits_for_a_terminating_victim_on_the_nominated_node() {
         {"type": "DisruptionTarget", "status": "True", "reason": "PreemptionByScheduler"}]});
     let mut cluster = Cluster::new(&nodes(&["a", "b"])).with_pods(&[leaving, on("y", "b", "2", 1)]);
     cluster.nominator.nominate(&pod(&preemptor("2", 10)), "a");
-    expect_test::expect!["0/2 nodes are available: 2 Insufficient cpu. no new claims to deallocate, preemption: not eligible due to a terminating pod on the nominated node."].assert_eq(&cluster.show(&preemptor("2", 10)));
+    expect_test::expect!["0/2 nodes are available: 2 Insufficient cpu. preemption: not eligible due to a terminating pod on the nominated node."].assert_eq(&cluster.show(&preemptor("2", 10)));
 }
 
 proptest! {

@@ -62,18 +62,16 @@ fn pods_go_where_the_devices_are() {
     }
     expect![[r#"
         ["two"]: -> b
-        ["three"]: 0/3 nodes are available: 3 cannot allocate all claims. still not schedulable, preemption: 0/3 nodes are available: 3 Preemption is not helpful for scheduling.
-        ["other"]: 0/3 nodes are available: request r: device class nope does not exist. no new claims to deallocate, preemption: 0/3 nodes are available: 3 Preemption is not helpful for scheduling.
+        ["three"]: 0/3 nodes are available: 3 cannot allocate all claims. preemption: 0/3 nodes are available: 3 Preemption is not helpful for scheduling.
+        ["other"]: 0/3 nodes are available: request r: device class nope does not exist. preemption: 0/3 nodes are available: 3 Preemption is not helpful for scheduling.
         ["on-c"]: -> c
-        ["on-c", "one"]: 0/3 nodes are available: 1 cannot allocate all claims, 2 resourceclaim not available on the node. still not schedulable, preemption: 0/3 nodes are available: 3 Preemption is not helpful for scheduling.
-        ["missing"]: 0/3 nodes are available: could not find ResourceClaim "d/missing". no new claims to deallocate, preemption: 0/3 nodes are available: 3 Preemption is not helpful for scheduling.
-        ["one", "two"]: 0/3 nodes are available: 3 cannot allocate all claims. still not schedulable, preemption: 0/3 nodes are available: 3 Preemption is not helpful for scheduling."#]]
+        ["on-c", "one"]: 0/3 nodes are available: 1 cannot allocate all claims, 2 resourceclaim not available on the node. preemption: 0/3 nodes are available: 3 Preemption is not helpful for scheduling.
+        ["missing"]: 0/3 nodes are available: could not find ResourceClaim "d/missing". preemption: 0/3 nodes are available: 3 Preemption is not helpful for scheduling.
+        ["one", "two"]: 0/3 nodes are available: 3 cannot allocate all claims. preemption: 0/3 nodes are available: 3 Preemption is not helpful for scheduling."#]]
     .assert_eq(&all.join("\n"));
     assert_eq!(
         cluster.show(&json!({"name": "large", "cpu": "100"})).split(". ").nth(1),
-        Some(
-            "no new claims to deallocate, preemption: 0/3 nodes are available: 3 Preemption is not helpful for scheduling."
-        )
+        Some("preemption: 0/3 nodes are available: 3 Preemption is not helpful for scheduling.")
     );
 }
 

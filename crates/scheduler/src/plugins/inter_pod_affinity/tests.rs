@@ -68,15 +68,15 @@ fn filters_by_required_terms() {
     ];
     expect_test::expect![[r#"
         -> b1
-        0/4 nodes are available: 4 node(s) didn't match pod affinity rules. no new claims to deallocate, preemption: 0/4 nodes are available: 4 Preemption is not helpful for scheduling.
+        0/4 nodes are available: 4 node(s) didn't match pod affinity rules. preemption: 0/4 nodes are available: 4 Preemption is not helpful for scheduling.
         -> b1
         -> b1
         -> b1
-        0/4 nodes are available: 4 node(s) didn't match pod affinity rules. no new claims to deallocate, preemption: 0/4 nodes are available: 4 Preemption is not helpful for scheduling.
+        0/4 nodes are available: 4 node(s) didn't match pod affinity rules. preemption: 0/4 nodes are available: 4 Preemption is not helpful for scheduling.
         -> ??
         -> x
         -> a2
-        0/4 nodes are available: 2 node(s) didn't match Pod's node affinity/selector, 2 node(s) didn't satisfy existing pods anti-affinity rules. no new claims to deallocate, preemption: 0/4 nodes are available: 2 No preemption victims found for incoming pod, 2 Preemption is not helpful for scheduling."#]].assert_eq(&lines.join("\n"));
+        0/4 nodes are available: 2 node(s) didn't match Pod's node affinity/selector, 2 node(s) didn't satisfy existing pods anti-affinity rules. preemption: 0/4 nodes are available: 2 No preemption victims found for incoming pod, 2 Preemption is not helpful for scheduling."#]].assert_eq(&lines.join("\n"));
 }
 
 #[test]

@@ -25,9 +25,9 @@ fn reports_missing_resources_as_upstream() {
     ];
     expect_test::expect![[r#"
         -> b
-        0/2 nodes are available: 1 Too many pods, 2 Insufficient cpu. no new claims to deallocate, preemption: 0/2 nodes are available: 2 Preemption is not helpful for scheduling.
-        0/2 nodes are available: 1 Insufficient cpu, 1 Insufficient example.com/gpu, 1 Too many pods. no new claims to deallocate, preemption: 0/2 nodes are available: 1 No preemption victims found for incoming pod, 1 Preemption is not helpful for scheduling.
-        0/2 nodes are available: 1 Too many pods, 2 Insufficient memory. no new claims to deallocate, preemption: 0/2 nodes are available: 2 Preemption is not helpful for scheduling."#]]
+        0/2 nodes are available: 1 Too many pods, 2 Insufficient cpu. preemption: 0/2 nodes are available: 2 Preemption is not helpful for scheduling.
+        0/2 nodes are available: 1 Insufficient cpu, 1 Insufficient example.com/gpu, 1 Too many pods. preemption: 0/2 nodes are available: 1 No preemption victims found for incoming pod, 1 Preemption is not helpful for scheduling.
+        0/2 nodes are available: 1 Too many pods, 2 Insufficient memory. preemption: 0/2 nodes are available: 2 Preemption is not helpful for scheduling."#]]
     .assert_eq(&lines.join("\n"));
 }
 

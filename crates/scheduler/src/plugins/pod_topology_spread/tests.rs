@@ -56,11 +56,11 @@ fn rejects_domains_beyond_the_skew() {
         -> b1
         -> a2
         -> a2
-        0/4 nodes are available: 2 node(s) didn't match Pod's node affinity/selector, 2 node(s) didn't match pod topology spread constraints. no new claims to deallocate, preemption: 0/4 nodes are available: 2 No preemption victims found for incoming pod, 2 Preemption is not helpful for scheduling.
+        0/4 nodes are available: 2 node(s) didn't match Pod's node affinity/selector, 2 node(s) didn't match pod topology spread constraints. preemption: 0/4 nodes are available: 2 No preemption victims found for incoming pod, 2 Preemption is not helpful for scheduling.
         -> b1
-        0/4 nodes are available: 1 node(s) didn't match pod topology spread constraints (missing required label), 3 node(s) didn't match pod topology spread constraints. no new claims to deallocate, preemption: 0/4 nodes are available: 1 Preemption is not helpful for scheduling, 3 No preemption victims found for incoming pod.
+        0/4 nodes are available: 1 node(s) didn't match pod topology spread constraints (missing required label), 3 node(s) didn't match pod topology spread constraints. preemption: 0/4 nodes are available: 1 Preemption is not helpful for scheduling, 3 No preemption victims found for incoming pod.
         -> a1
-        0/4 nodes are available: 4 node(s) didn't match pod topology spread constraints (missing required label). no new claims to deallocate, preemption: 0/4 nodes are available: 4 Preemption is not helpful for scheduling."#]]
+        0/4 nodes are available: 4 node(s) didn't match pod topology spread constraints (missing required label). preemption: 0/4 nodes are available: 4 Preemption is not helpful for scheduling."#]]
     .assert_eq(&lines.join("\n"));
     assert!(show(&[leaving], pod("p", json!({}))).starts_with("-> "));
 }
@@ -73,7 +73,7 @@ fn honors_taints_only_if_asked() {
     let lines = [show(pod("p", json!({"nodeTaintsPolicy": "Honor"}))), show(pod("p", json!({})))];
     expect_test::expect![[r#"
         -> a2
-        0/4 nodes are available: 1 node(s) didn't match pod topology spread constraints (missing required label), 1 node(s) had untolerated taint(s), 2 node(s) didn't match pod topology spread constraints. no new claims to deallocate, preemption: 0/4 nodes are available: 2 No preemption victims found for incoming pod, 2 Preemption is not helpful for scheduling."#]].assert_eq(&lines.join("\n"));
+        0/4 nodes are available: 1 node(s) didn't match pod topology spread constraints (missing required label), 1 node(s) had untolerated taint(s), 2 node(s) didn't match pod topology spread constraints. preemption: 0/4 nodes are available: 2 No preemption victims found for incoming pod, 2 Preemption is not helpful for scheduling."#]].assert_eq(&lines.join("\n"));
 }
 
 #[test]

@@ -122,10 +122,10 @@ fn decides_by_volumes() {
         ["missing"]: 0/2 nodes are available: persistentvolume "nothing" not found. preemption: 0/2 nodes are available: 2 Preemption is not helpful for scheduling.
         ["now"]: 0/2 nodes are available: pod has unbound immediate PersistentVolumeClaims. preemption: 0/2 nodes are available: 2 Preemption is not helpful for scheduling.
         ["large"]: -> b
-        ["x", "y"]: 0/2 nodes are available: 2 node(s) didn't find available persistent volumes to bind. no new claims to deallocate, preemption: 0/2 nodes are available: 2 Preemption is not helpful for scheduling.
+        ["x", "y"]: 0/2 nodes are available: 2 node(s) didn't find available persistent volumes to bind. preemption: 0/2 nodes are available: 2 Preemption is not helpful for scheduling.
         ["chosen"]: -> b
         ["topology"]: -> b
-        ["full"]: 0/2 nodes are available: 2 node(s) did not have enough free storage. no new claims to deallocate, preemption: 0/2 nodes are available: 2 Preemption is not helpful for scheduling.
+        ["full"]: 0/2 nodes are available: 2 node(s) did not have enough free storage. preemption: 0/2 nodes are available: 2 Preemption is not helpful for scheduling.
         ["lost"]: 0/2 nodes are available: persistentvolumeclaim "lost" bound to non-existent persistentvolume "gone". preemption: 0/2 nodes are available: 2 Preemption is not helpful for scheduling.
         ["unknown"]: 0/2 nodes are available: persistentvolumeclaim "unknown" not found. preemption: 0/2 nodes are available: 2 Preemption is not helpful for scheduling.
         ["on-b", "made"]: -> b"#]].assert_eq(&all.join("\n"));
@@ -215,7 +215,7 @@ fn the_first_bound_volume_that_is_wrong_is_reported_alone() {
     .remove(0);
     let lines = [cluster.show(&pod("p", &["on-b", "gone"])), cluster.show(&pod("p", &["gone", "on-b"]))];
     expect![[r#"
-        0/2 nodes are available: 1 node(s) didn't match PersistentVolume's node affinity, 1 node(s) unavailable due to one or more pvc(s) bound to non-existent pv(s). no new claims to deallocate, preemption: 0/2 nodes are available: 2 Preemption is not helpful for scheduling.
-        0/2 nodes are available: 2 node(s) unavailable due to one or more pvc(s) bound to non-existent pv(s). no new claims to deallocate, preemption: 0/2 nodes are available: 2 Preemption is not helpful for scheduling."#]]
+        0/2 nodes are available: 1 node(s) didn't match PersistentVolume's node affinity, 1 node(s) unavailable due to one or more pvc(s) bound to non-existent pv(s). preemption: 0/2 nodes are available: 2 Preemption is not helpful for scheduling.
+        0/2 nodes are available: 2 node(s) unavailable due to one or more pvc(s) bound to non-existent pv(s). preemption: 0/2 nodes are available: 2 Preemption is not helpful for scheduling."#]]
     .assert_eq(&lines.join("\n"));
 }

@@ -149,7 +149,7 @@ async fn a_pod_that_extenders_reject_everywhere_waits_for_any_event() {
     let victim = a_pod("v", -1, &json!({"nodeName": "a"}));
     let mut world =
         World::new(&extender(&fake.url, CAPABLE), &["a", "b"], &[a_pod("p", 0, &json!({})), victim]);
-    expect_test::expect![[r#"0/2 nodes are available: 1 never, 1 no. no new claims to deallocate, preemption: 0/2 nodes are available: 1 No preemption victims found for incoming pod, 1 Preemption is not helpful for scheduling. by {"Extender"}"#]]
+    expect_test::expect![[r#"0/2 nodes are available: 1 never, 1 no. preemption: 0/2 nodes are available: 1 No preemption victims found for incoming pod, 1 Preemption is not helpful for scheduling. by {"Extender"}"#]]
         .assert_eq(&world.decide("p").await);
     let key = kaji_runtime::Key::new("d", "p");
     let (queue, now) = (&mut world.scheduler.queue, tokio::time::Instant::now());
@@ -296,14 +296,14 @@ async fn answers_about_victims_are_checked() {
     expect_test::expect![[r#"
         preemption: no candidate node for preemption by {"NodeResourcesFit"}
         preemption: no candidate node for preemption by {"NodeResourcesFit"}
-        extender: URL/ claims to preempt pod (UID: other) on node: b, but the pod is not found on that node by {"NodeResourcesFit"}
-        PREEMPT on-a on a by {"NodeResourcesFit"}
-        nodeinfo not found for node name "z" by {"NodeResourcesFit"}
-        PREEMPT on-a on a by {"NodeResourcesFit"}
-        expected at least one victim pod on node "a" by {"NodeResourcesFit"}
-        PREEMPT on-b on b by {"NodeResourcesFit"}
-        NodeNameToMetaVictims: invalid type: integer `7`, expected a map at line 1 column 1 by {"NodeResourcesFit"}
-        PREEMPT on-a on a by {"NodeResourcesFit"}"#]]
+        preemption: extender: URL/ claims to preempt pod (UID: other) on node: b, but the pod is not found on that node by {"NodeResourcesFit"}
+        preemption: found a potential placement for pod on node a, preempting 1 victims PREEMPT on-a on a by {"NodeResourcesFit"}
+        preemption: nodeinfo not found for node name "z" by {"NodeResourcesFit"}
+        preemption: found a potential placement for pod on node a, preempting 1 victims PREEMPT on-a on a by {"NodeResourcesFit"}
+        preemption: expected at least one victim pod on node "a" by {"NodeResourcesFit"}
+        preemption: found a potential placement for pod on node b, preempting 1 victims PREEMPT on-b on b by {"NodeResourcesFit"}
+        preemption: NodeNameToMetaVictims: invalid type: integer `7`, expected a map at line 1 column 1 by {"NodeResourcesFit"}
+        preemption: found a potential placement for pod on node a, preempting 1 victims PREEMPT on-a on a by {"NodeResourcesFit"}"#]]
     .assert_eq(&shown.join("\n"));
 }
 
