@@ -51,8 +51,8 @@ const WINDOW: u64 = 1;
 
 /// What brings a pod into a queue, as metrics name it.
 mod cause {
-    pub const ADDED: &str = "UnschedulablePodAdd";
-    pub const UPDATED: &str = "UnschedulablePodUpdate";
+    pub const ADDED: &str = "UnscheduledPodAdd";
+    pub const UPDATED: &str = "TargetPodUpdate";
     pub const FAILED: &str = "ScheduleAttemptFailure";
     pub const BACKOFF_ENDED: &str = "BackoffComplete";
     pub const FORCED: &str = "ForceActivate";
@@ -206,7 +206,8 @@ impl SchedulingQueue {
         let event = Event::of_unscheduled_pod(Some(queued.info.pod.clone()), Some(info.pod.clone()));
         queued.info = info;
         match (&queued.state, event) {
-            (QueueState::Gated(_), _) => self.activate(key, cause::UPDATED),
+            (QueueState::Gated(_), Some(event)) => self.activate(key, &event.label()),
+            (QueueState::Gated(_), None) => self.activate(key, cause::UPDATED),
             (QueueState::InFlight(_), Some(event)) => self.events.push(event),
             (QueueState::Unschedulable(_), Some(event)) => self.wake(key, &event, now),
             _ => {}

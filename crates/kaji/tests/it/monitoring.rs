@@ -107,7 +107,7 @@ async fn the_pages_show_what_the_dashboard_asks_for() {
             "scheduler_plugin_evaluation_total",
             [("extension_point", "Filter"), ("plugin", "NodeResourcesFit")],
         ),
-        ("scheduler_queue_incoming_pods_total", [("queue", "active"), ("event", "UnschedulablePodAdd")]),
+        ("scheduler_queue_incoming_pods_total", [("queue", "active"), ("event", "UnscheduledPodAdd")]),
     ] {
         let count = served.get(name).map_or(0.0, |family| family.sum(&labels));
         assert!(count > 0.0, "{name} {labels:?}");

@@ -157,7 +157,9 @@ impl Event {
     pub fn name(&self) -> EventName {
         let resource = match self.resource {
             Resource::AssignedPod => "AssignedPod",
-            Resource::UnscheduledPod => "UnschedulablePod",
+            // The waiting pod itself has changed; those that come are others.
+            Resource::UnscheduledPod if !self.actions.intersects(Actions::ADD) => "TargetPod",
+            Resource::UnscheduledPod => "UnscheduledPod",
             Resource::Node => "Node",
             Resource::Other(plural) => {
                 NAMES.into_iter().find(|(of, _)| *of == plural).map_or(plural, |(_, name)| name)

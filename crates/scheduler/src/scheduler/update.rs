@@ -85,7 +85,7 @@ impl Scheduler {
                 self.update_nomination(former.as_ref(), &info, events);
                 self.queue.add(info, profile, self.now());
                 let action = if former.is_none() { "Add" } else { "Update" };
-                let name = EventName { resource: "UnschedulablePod", action };
+                let name = EventName { resource: "UnscheduledPod", action };
                 self.metrics.queue.handled(name, since.elapsed());
                 self.grow(former.is_none(), pod, events);
             }

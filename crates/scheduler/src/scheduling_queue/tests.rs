@@ -157,8 +157,8 @@ async fn what_comes_in_is_counted_by_cause() {
         {event="NodeAdd",queue="backoff"} 2
         {event="ScheduleAttemptFailure",queue="backoff"} 1
         {event="ScheduleAttemptFailure",queue="unschedulable"} 2
-        {event="UnschedulablePodAdd",queue="active"} 3
-        {event="UnschedulablePodAdd",queue="unschedulable"} 1"#]]
+        {event="UnscheduledPodAdd",queue="active"} 3
+        {event="UnscheduledPodAdd",queue="unschedulable"} 1"#]]
     .assert_eq(&metrics.shown("queue_incoming_pods_total"));
 }
 
