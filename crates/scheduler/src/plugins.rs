@@ -57,8 +57,8 @@ pub struct Entry {
 pub const PLUGINS: &[Entry] = &[
     scheduling_gates::PLUGIN,
     priority_sort::PLUGIN,
-    node_unschedulable::PLUGIN,
     node_name::PLUGIN,
+    node_unschedulable::PLUGIN,
     taint_toleration::PLUGIN,
     node_affinity::PLUGIN,
     node_ports::PLUGIN,
