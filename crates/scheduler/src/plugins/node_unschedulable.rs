@@ -39,9 +39,15 @@ impl Plugin for NodeUnschedulable {
             Change::Node(Some(old), Some(_)) if !old.spec.unschedulable => Hint::Skip,
             _ => Hint::Queue,
         };
+        let tolerated = |_: &PodInfo, event: &Event| match &event.change {
+            Change::Pod(_, Some(pod)) if !tolerates(&pod.spec.tolerations, &unschedulable_taint()) => {
+                Hint::Skip
+            }
+            _ => Hint::Queue,
+        };
         vec![
             EventInterest::hinted(Resource::Node, Actions::ADD | Actions::NODE_TAINTS, schedulable),
-            EventInterest::any(Resource::UnscheduledPod, Actions::POD_TOLERATIONS),
+            EventInterest::hinted(Resource::UnscheduledPod, Actions::POD_TOLERATIONS, tolerated),
         ]
     }
 }
@@ -52,5 +58,26 @@ impl Filter for NodeUnschedulable {
         ensure(!node.node.spec.unschedulable || tolerated(), || {
             Status::unresolvable("node(s) were unschedulable")
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::pod;
+    use serde_json::json;
+
+    #[test]
+    fn a_toleration_wakes_its_pod_if_it_is_that_of_cordoned_nodes() {
+        let tolerating = |key: &str| {
+            pod(&json!({"name": "p", "spec": {"tolerations": [{"key": key, "operator": "Exists"}]}}))
+        };
+        let wakes = |key: &str| {
+            let (old, new) = (pod(&json!({"name": "p"})), tolerating(key));
+            let event = Event::of_unscheduled_pod(Some(old.pod.clone()), Some(new.pod.clone())).unwrap();
+            let mut interests = NodeUnschedulable.events().into_iter().filter(|i| i.concerns(&event));
+            interests.any(|interest| interest.hint(&new, &event) == Hint::Queue)
+        };
+        assert!(wakes("node.kubernetes.io/unschedulable") && !wakes("other"));
     }
 }
