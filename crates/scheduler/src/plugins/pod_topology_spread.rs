@@ -135,7 +135,11 @@ impl Plugin for PodTopologySpread {
         let nodes = Actions::ADD | Actions::DELETE | Actions::NODE_LABELS | Actions::NODE_TAINTS;
         vec![
             EventInterest::hinted(Resource::AssignedPod, pods, counts_differently),
-            EventInterest::any(Resource::UnscheduledPod, Actions::POD_LABELS | Actions::POD_TOLERATIONS),
+            EventInterest::hinted(
+                Resource::UnscheduledPod,
+                Actions::POD_LABELS | Actions::POD_TOLERATIONS,
+                spreads_differently,
+            ),
             EventInterest::hinted(Resource::Node, nodes, changes_domains),
         ]
     }
@@ -158,6 +162,24 @@ fn counts_differently(pod: &PodInfo, event: &Event) -> Hint {
         pod.spread.iter().filter(|spread| spread.hard).filter_map(|spread| spread.selector.as_ref());
     let mut selectors = selectors.filter(|selector| selects(selector, old) != selects(selector, new));
     if selectors.next().is_some() { Hint::Queue } else { Hint::Skip }
+}
+
+/// Whether a waiting pod that has changed begins or ceases to count itself, or more nodes may count for it.
+fn spreads_differently(pod: &PodInfo, event: &Event) -> Hint {
+    let Change::Pod(Some(old), Some(new)) = &event.change else { return Hint::Queue };
+    if pod.spread.is_empty() {
+        return Hint::Queue;
+    }
+    let mut hard = pod.spread.iter().filter(|spread| spread.hard);
+    let selects = |selector: &Selector, pod: &Pod| {
+        selector.matches(|key| pod.metadata.labels.get(key).map(String::as_str))
+    };
+    let tolerates_more = old.spec.tolerations != new.spec.tolerations;
+    let helps = hard.any(|spread| {
+        let counts = |selector: &Selector| selects(selector, old) != selects(selector, new);
+        (tolerates_more && spread.honor_taints) || spread.selector.as_ref().is_some_and(counts)
+    });
+    if helps { Hint::Queue } else { Hint::Skip }
 }
 
 /// Whether a node begins or ceases to be in the domains of a waiting pod's constraints.

@@ -114,6 +114,32 @@ fn pods_of_services_and_replica_sets_spread_by_default() {
     assert_eq!(placed.collect::<std::collections::BTreeSet<_>>().len(), 3);
 }
 
+#[test]
+fn a_change_wakes_its_pod_if_it_spreads_differently() {
+    use crate::framework::{Event, Hint};
+    let with = |mut pod: Value, field: &str, value: Value| {
+        pod[field] = value;
+        crate::testing::pod(&pod)
+    };
+    let wakes = |old: &std::sync::Arc<crate::PodInfo>, new: &std::sync::Arc<crate::PodInfo>| {
+        let event = Event::of_unscheduled_pod(Some(old.pod.clone()), Some(new.pod.clone())).unwrap();
+        super::spreads_differently(new, &event) == Hint::Queue
+    };
+    let labelled = |labels: Value| with(pod("p", json!({})), "labels", labels);
+    assert!(wakes(&labelled(json!({})), &labelled(json!({"app": "w"}))));
+    assert!(!wakes(&labelled(json!({"app": "w"})), &labelled(json!({"app": "w", "other": "x"}))));
+    let tolerating = |constraint: Value, tolerations: Value| {
+        let mut pod = pod("p", constraint);
+        pod["spec"]["tolerations"] = tolerations;
+        crate::testing::pod(&pod)
+    };
+    let tolerations = json!([{"key": "k", "operator": "Exists"}]);
+    let gains = |constraint: Value| {
+        wakes(&tolerating(constraint.clone(), json!([])), &tolerating(constraint, tolerations.clone()))
+    };
+    assert!(gains(json!({"nodeTaintsPolicy": "Honor"})) && !gains(json!({})));
+}
+
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(64))]
 
