@@ -148,7 +148,12 @@ fn concerns_terms(pod: &PodInfo, event: &Event) -> Hint {
     let own = pod.affinity.as_deref();
     let required = own.map_or(&[][..], |a| &a.required);
     let anti = own.map_or(&[][..], |a| &a.required_anti);
-    let gained = selects(required, new) && !selects(required, old);
+    // One pod has to satisfy all terms.
+    let satisfies = |other: &Option<Arc<Pod>>| {
+        let other = other.as_ref().filter(|_| !required.is_empty());
+        other.is_some_and(|other| required.iter().all(|term| may_select(term, other)))
+    };
+    let gained = satisfies(new) && !satisfies(old);
     let lost = selects(anti, old) && !selects(anti, new);
     let freed = old.as_ref().filter(|_| new.is_none()).is_some_and(|old| {
         let old = PodInfo::new(old.clone());
@@ -157,7 +162,8 @@ fn concerns_terms(pod: &PodInfo, event: &Event) -> Hint {
     if gained || lost || freed { Hint::Queue } else { Hint::Skip }
 }
 
-/// Whether a node that came, or has other labels, has a topology key of the pod's required terms, or had another value of it.
+/// Whether a node that came, or has other labels, is in another domain of a term: of affinity if it is in one now, of
+/// anti-affinity if it was in one, or is new.
 fn has_topology_keys(pod: &PodInfo, event: &Event) -> Hint {
     let Change::Node(old, Some(new)) = &event.change else { return Hint::Queue };
     let Some(own) = pod.affinity.as_deref() else { return Hint::Queue };
@@ -165,12 +171,14 @@ fn has_topology_keys(pod: &PodInfo, event: &Event) -> Hint {
         return Hint::Queue;
     }
     let value = |node: &kaji_runtime::objects::Node, key: &str| node.metadata.labels.get(key).cloned();
-    let differs = |key: &str| match old {
-        None => true,
-        Some(old) => value(old, key) != value(new, key),
-    };
-    let affinity = own.required.iter().all(|term| value(new, &term.topology_key).is_some())
-        && own.required.iter().any(|term| differs(&term.topology_key));
-    let anti = own.required_anti.iter().any(|term| differs(&term.topology_key));
+    let was = |key: &str| old.as_ref().and_then(|old| value(old, key));
+    let affinity = own.required.iter().any(|term| {
+        let is = value(new, &term.topology_key);
+        is.is_some() && is != was(&term.topology_key)
+    });
+    let anti = own.required_anti.iter().any(|term| {
+        let (was, is) = (was(&term.topology_key), value(new, &term.topology_key));
+        old.is_none() || (was.is_some() && was != is)
+    });
     if affinity || anti { Hint::Queue } else { Hint::Skip }
 }

@@ -70,6 +70,11 @@ impl Score for InterPodAffinity {
         weights.filter_map(|by_domain| by_domain.of(node.slot)).sum()
     }
 
+    #[expect(
+        clippy::cast_precision_loss,
+        clippy::cast_possible_truncation,
+        reason = "sums of weights are small, and shares of them are rounded as upstream's"
+    )]
     fn normalize(
         &self,
         _cycle: &Cycle<'_>,
@@ -84,7 +89,7 @@ impl Score for InterPodAffinity {
         for score in scores {
             *score = match most - least {
                 0 => 0,
-                range => MAX_SCORE * (*score - least) / range,
+                range => (MAX_SCORE as f64 * ((*score - least) as f64 / range as f64)) as i64,
             };
         }
     }

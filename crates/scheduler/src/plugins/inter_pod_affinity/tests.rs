@@ -96,12 +96,55 @@ fn scores_preferred_terms_in_both_directions() {
         scores(&[on(pod("1", "db", "podAffinity", &[weighted(5, "w")]), "a1")], me.clone()),
         scores(&[on(pod("1", "db", "podAffinity", &[term("w", "zone", json!({}))]), "b1")], me.clone()),
         scores(&[plain("db", "db", "d", "b1")], me),
+        scores(
+            &[plain("one", "one", "d", "a1"), plain("two", "two", "d", "b1")],
+            pod("p", "w", "podAffinity", &[weighted(29, "one"), weighted(100, "two")]),
+        ),
     ];
     expect_test::expect![[r#"
         a1=0 a2=0 b1=100 x=0
         a1=100 a2=100 b1=0 x=100
         a1=100 a2=100 b1=0 x=0
         a1=0 a2=0 b1=100 x=0
-        skipped"#]]
+        skipped
+        a1=28 a2=28 b1=100 x=0"#]]
     .assert_eq(&lines.join("\n"));
+}
+
+#[test]
+fn nodes_wake_pods_if_they_are_in_another_domain() {
+    use crate::framework::{Event, Hint};
+    use crate::testing::node;
+    let wakes = |kind: &str, old: Option<Value>, new: Value| {
+        let terms = [term("db", "zone", json!({})), term("db", "host", json!({}))];
+        let waiting = crate::testing::pod(&pod("p", "w", kind, &terms));
+        let labelled = |labels: Value| node(&json!({"name": "n", "labels": labels}));
+        let event = Event::of_node(old.map(labelled), Some(labelled(new))).unwrap();
+        super::has_topology_keys(&waiting, &event) == Hint::Queue
+    };
+    let (none, zone, other) = (json!({}), json!({"zone": "a"}), json!({"zone": "b"}));
+    let moves = [
+        (None, none.clone()),
+        (None, zone.clone()),
+        (Some(none.clone()), zone.clone()),
+        (Some(zone.clone()), other),
+        (Some(zone.clone()), none),
+        (Some(zone), json!({"zone": "a", "more": "x"})),
+    ];
+    let seen = |kind: &str| moves.clone().map(|(old, new)| wakes(kind, old, new));
+    assert_eq!(seen("podAffinity"), [false, true, true, true, false, false]);
+    assert_eq!(seen("podAntiAffinity"), [true, true, false, true, true, false]);
+}
+
+#[test]
+fn a_pod_wakes_others_if_it_satisfies_all_of_their_terms() {
+    use crate::framework::{Event, Hint};
+    let wakes = |apps: &[&str]| {
+        let terms: Vec<Value> = apps.iter().map(|app| term(app, "zone", json!({}))).collect();
+        let waiting = crate::testing::pod(&pod("p", "w", "podAffinity", &terms));
+        let came = crate::testing::pod(&plain("db", "db", "d", "b1"));
+        let event = Event::of_assigned_pod(None, Some(came.pod.clone())).unwrap();
+        super::concerns_terms(&waiting, &event) == Hint::Queue
+    };
+    assert!(wakes(&["db"]) && !wakes(&["db", "other"]));
 }
