@@ -1,5 +1,5 @@
-//! ImageLocality: prefers nodes that have the pod's images, large ones more, but not images that hardly any node has. Images of
-//! volumes count, and the most that makes a difference is by the number of containers alone.
+//! ImageLocality: prefers nodes that have the pod's images, those of volumes too, large ones more, but not images that hardly any
+//! node has.
 
 use super::Entry;
 use crate::{
@@ -22,8 +22,8 @@ pub const PLUGIN: Entry = Entry {
 const MEBIBYTE: i64 = 1 << 20;
 /// Images below this size in all make no difference.
 const LEAST: i64 = 23 * MEBIBYTE;
-/// Beyond this size a container's image makes no further difference.
-const MOST_PER_CONTAINER: i64 = 1000 * MEBIBYTE;
+/// Beyond this size an image makes no further difference.
+const MOST_PER_IMAGE: i64 = 1000 * MEBIBYTE;
 
 struct ImageLocality;
 
@@ -31,7 +31,8 @@ struct ImageLocality;
 #[derive(Clone)]
 struct Images {
     known: HashMap<String, (i64, ImageState)>,
-    containers: i64,
+    /// How many images it uses, one for each use.
+    used: i64,
     nodes: usize,
 }
 
@@ -46,9 +47,9 @@ impl Images {
                 known.entry(name).or_insert((0, image)).0 += 1;
             }
         }
-        let containers =
-            i64::try_from(spec.containers.len() + spec.init_containers.len()).unwrap_or(i64::MAX);
-        Images { known, containers, nodes: cycle.snapshot.len() }
+        let used = spec.containers.len() + spec.init_containers.len() + spec.volume_images.len();
+        let used = i64::try_from(used).unwrap_or(i64::MAX);
+        Images { known, used, nodes: cycle.snapshot.len() }
     }
 }
 
@@ -92,7 +93,7 @@ impl Score for ImageLocality {
                 sum = sum.saturating_add(uses * spread(size, image.nodes, images.nodes));
             }
         }
-        let most = MOST_PER_CONTAINER.saturating_mul(images.containers).max(LEAST + 1);
+        let most = MOST_PER_IMAGE.saturating_mul(images.used).max(LEAST + 1);
         MAX_SCORE * (sum.clamp(LEAST, most) - LEAST) / (most - LEAST)
     }
 }
@@ -121,7 +122,7 @@ mod tests {
     use serde_json::json;
 
     #[test]
-    fn images_of_volumes_count_and_take_no_share() {
+    fn images_of_volumes_count_as_those_of_containers() {
         let images = json!([{"names": ["model:v1"], "sizeBytes": 500 << 20}]);
         let nodes = [json!({"name": "a"}), json!({"name": "b", "images": images})];
         let scores = |image: &str| {
@@ -129,7 +130,7 @@ mod tests {
             let spec = json!({"containers": [{"name": "c", "image": image}], "volumes": [volume]});
             Cluster::new(&nodes).scores(super::PLUGIN.name, &json!({"name": "p", "spec": spec}))
         };
-        assert_eq!([scores("other"), scores("model:v1")], ["a=0 b=23", "a=0 b=48"]);
+        assert_eq!([scores("other"), scores("model:v1")], ["a=0 b=11", "a=0 b=24"]);
     }
 
     #[test]
