@@ -68,7 +68,6 @@ impl NodeResourcesFit {
         let pods = i64::try_from(node.pods.len()).unwrap_or(i64::MAX);
         if pods + 1 > node.allocatable.pods {
             reasons.push("Too many pods".into());
-            unresolvable |= node.allocatable.pods < 1;
         }
         let (has, used) = (&node.allocatable, &node.requested);
         let mut check = |reason: &dyn Fn() -> Cow<'static, str>, has: i64, used: i64, wants: i64| {

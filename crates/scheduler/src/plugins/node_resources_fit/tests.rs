@@ -22,12 +22,14 @@ fn reports_missing_resources_as_upstream() {
         cluster().show(&json!({"name": "p", "cpu": "3"})),
         cluster().show(&gpu("1")),
         cluster().show(&json!({"name": "p", "spec": {"overhead": {"memory": "9Gi"}}})),
+        Cluster::new(&[json!({"name": "a", "allocatable": {"pods": "0"}})]).show(&json!({"name": "p"})),
     ];
     expect_test::expect![[r#"
         -> b
         0/2 nodes are available: 1 Too many pods, 2 Insufficient cpu. preemption: 0/2 nodes are available: 2 Preemption is not helpful for scheduling.
         0/2 nodes are available: 1 Insufficient cpu, 1 Insufficient example.com/gpu, 1 Too many pods. preemption: 0/2 nodes are available: 1 No preemption victims found for incoming pod, 1 Preemption is not helpful for scheduling.
-        0/2 nodes are available: 1 Too many pods, 2 Insufficient memory. preemption: 0/2 nodes are available: 2 Preemption is not helpful for scheduling."#]]
+        0/2 nodes are available: 1 Too many pods, 2 Insufficient memory. preemption: 0/2 nodes are available: 2 Preemption is not helpful for scheduling.
+        0/1 nodes are available: 1 Too many pods. preemption: 0/1 nodes are available: 1 No preemption victims found for incoming pod."#]]
     .assert_eq(&lines.join("\n"));
 }
 
