@@ -8,6 +8,7 @@ use super::{
 };
 use crate::{
     framework::{Cycle, CycleState, Outcome, Plugin, Points, PreScore, PreScored, Score, points::MAX_SCORE},
+    pod_info::PodInfo,
     snapshot::NodeInfo,
 };
 use kaji_meta::field::{Error, ErrorList, Path};
@@ -48,6 +49,11 @@ impl BalancedAllocation {
         let resources = weighted_resources(&args["resources"]);
         BalancedAllocation { resources: resources.into_iter().map(|(name, _)| name).collect() }
     }
+
+    /// Whether a pod requests nothing of what is balanced.
+    fn has_no_request(&self, pod: &PodInfo) -> bool {
+        self.resources.iter().all(|name| pod.request.get(name) == 0)
+    }
 }
 
 impl Plugin for BalancedAllocation {
@@ -67,13 +73,16 @@ impl PreScore for BalancedAllocation {
         _state: &mut CycleState,
         _nodes: &[Arc<NodeInfo>],
     ) -> Outcome<PreScored> {
-        let none = self.resources.iter().all(|name| cycle.pod.request.get(name) == 0);
-        Ok(if none { PreScored::Skip } else { PreScored::Scored })
+        Ok(if self.has_no_request(cycle.pod) { PreScored::Skip } else { PreScored::Scored })
     }
 }
 
 impl Score for BalancedAllocation {
     fn score(&self, cycle: &Cycle<'_>, _state: &CycleState, node: &NodeInfo) -> i64 {
+        // A profile may have disabled the preparation.
+        if self.has_no_request(cycle.pod) {
+            return 0;
+        }
         let request = &cycle.pod.request;
         let own = |name: &&String| matches!(name.as_str(), "cpu" | "memory" | "ephemeral-storage");
         let scored = self.resources.iter().filter(|name| own(name) || request.get(name) != 0);
