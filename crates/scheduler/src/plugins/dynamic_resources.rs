@@ -185,7 +185,11 @@ impl Plugin for DynamicResources {
         let node = Actions::ADD | Actions::NODE_LABELS | Actions::NODE_ALLOCATABLE;
         vec![
             EventInterest::any(Resource::Node, node),
-            EventInterest::hinted(Resource::Other(ResourceClaim::RESOURCE), come, claim_changed),
+            EventInterest::hinted(
+                Resource::Other(ResourceClaim::RESOURCE),
+                come | Actions::DELETE,
+                claim_changed,
+            ),
             EventInterest::any(Resource::UnscheduledPod, Actions::POD_CLAIMS),
             EventInterest::any(Resource::Other(DeviceClass::RESOURCE), come),
             EventInterest::any(Resource::Other(ResourceSlice::RESOURCE), come),
@@ -194,11 +198,11 @@ impl Plugin for DynamicResources {
     }
 }
 
-/// A claim that lost its devices helps any pod; another change the pods that use the claim.
+/// A claim that lost its devices, or is gone with them, helps any pod; another change the pods that use the claim.
 fn claim_changed(pod: &PodInfo, event: &Event) -> Hint {
     let (old, new) = sides::<ResourceClaim>(event);
-    let Some(new) = new else { return Hint::Skip };
     let had_devices = old.as_ref().is_some_and(|old| old.status.allocation.is_some());
+    let Some(new) = new else { return if had_devices { Hint::Queue } else { Hint::Skip } };
     let own = new.metadata.namespace == pod.namespace()
         && pod.pod.device_claims().any(|name| name == new.metadata.name);
     let changed = old.is_none_or(|old| old.status != new.status);

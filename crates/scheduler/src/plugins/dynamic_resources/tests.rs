@@ -176,3 +176,20 @@ fn devices_that_need_preparation_are_waited_for() {
         Err("device binding failed: claim=x, reason=R, message=\"m\"".to_owned())
     );
 }
+
+#[test]
+fn a_claim_that_is_gone_with_its_devices_wakes_every_pod() {
+    use crate::framework::Change;
+    use std::any::Any;
+    let waiting = testing::pod(&pod("p", &["other"]));
+    let wakes = |status: Value| {
+        let mut gone = claim("gone", exactly(1));
+        gone["status"] = status;
+        let gone: Arc<dyn Any + Send + Sync> =
+            Arc::new(serde_json::from_value::<ResourceClaim>(gone).unwrap());
+        let resource = Resource::Other(ResourceClaim::RESOURCE);
+        let event = Event { resource, actions: Actions::DELETE, change: Change::Other(Some(gone), None) };
+        claim_changed(&waiting, &event) == Hint::Queue
+    };
+    assert!(wakes(json!({"allocation": {}})) && !wakes(json!({})));
+}
