@@ -80,8 +80,10 @@ struct Queued {
     profile: usize,
     order: Order,
     attempts: u32,
-    /// Failed attempts in a row; backoff grows by them.
-    failures: u32,
+    /// Attempts that plugins rejected; backoff grows by them.
+    rejections: u32,
+    /// Attempts that failed, in a row: after a failure backoff grows by them instead.
+    errors: u32,
     backoff_ends: Option<Instant>,
     arrived: Instant,
     /// The plugins that rejected it last; none after a failure.
@@ -187,7 +189,8 @@ impl SchedulingQueue {
             profile,
             order: (rank, self.arrivals),
             attempts: 0,
-            failures: 0,
+            rejections: 0,
+            errors: 0,
             backoff_ends: None,
             arrived: now,
             rejectors: BTreeSet::new(),
@@ -311,7 +314,8 @@ impl SchedulingQueue {
         pending: BTreeSet<&'static str>,
         now: Instant,
     ) {
-        let Some((began, profile)) = self.come_back(key, now) else { return };
+        let by_plugins = !plugins.is_empty() || !pending.is_empty();
+        let Some((began, profile)) = self.come_back(key, by_plugins, now) else { return };
         let Some(queued) = self.pods.get_mut(key) else { return };
         (queued.rejectors, queued.pending) = (plugins, pending);
         queued.state = QueueState::Unschedulable(now);
@@ -335,7 +339,7 @@ impl SchedulingQueue {
 
     /// A pod comes back after an attempt that failed: it is tried again after its backoff.
     pub fn failed(&mut self, key: &Key, now: Instant) {
-        let Some((began, _)) = self.come_back(key, now) else { return };
+        let Some((began, _)) = self.come_back(key, false, now) else { return };
         self.events.end(began);
         if let Some(queued) = self.pods.get_mut(key) {
             queued.rejectors.clear();
@@ -346,15 +350,21 @@ impl SchedulingQueue {
         self.requeue(key, false, now, cause::FAILED);
     }
 
-    fn come_back(&mut self, key: &Key, now: Instant) -> Option<(u64, usize)> {
+    fn come_back(&mut self, key: &Key, rejected: bool, now: Instant) -> Option<(u64, usize)> {
         let queued = self.pods.get_mut(key)?;
         let QueueState::InFlight(began) = queued.state else { return None };
         self.arrivals += 1;
         queued.order.1 = self.arrivals;
         queued.flushed = false;
-        let backoff =
-            self.backoffs.initial.saturating_mul(1 << queued.failures.min(20)).min(self.backoffs.max);
-        queued.failures = queued.failures.saturating_add(1);
+        let count = match rejected {
+            true => {
+                queued.errors = 0;
+                &mut queued.rejections
+            }
+            false => &mut queued.errors,
+        };
+        let backoff = self.backoffs.initial.saturating_mul(1 << (*count).min(20)).min(self.backoffs.max);
+        *count = count.saturating_add(1);
         queued.backoff_ends = Some(now + backoff);
         Some((began, queued.profile))
     }

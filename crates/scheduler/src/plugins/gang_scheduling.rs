@@ -70,7 +70,7 @@ impl PreEnqueue for GangScheduling {
         let groups = listers.get::<PodGroup>();
         let Some(group) = groups.by_key(&key) else {
             let name = &key.name;
-            let text = format!("waiting for pod's pod group {name:?} to appear in scheduling queue");
+            let text = format!("waiting for pods's pod group {name:?} to appear in scheduling queue");
             return Err(Status::unresolvable(text));
         };
         if group.spec.scheduling_policy.gang.is_none() {

@@ -120,7 +120,7 @@ impl Scheduler {
         }
         let groups = self.listers.get::<PodGroup>();
         let Some(group) = groups.by_key(key) else {
-            let text = format!("waiting for pod's pod group {:?} to appear in scheduling queue", key.name);
+            let text = format!("waiting for pods's pod group {:?} to appear in scheduling queue", key.name);
             let status = Status::unresolvable(text).by(PLUGIN);
             members.iter().for_each(|popped| self.reject(popped, &status, began));
             return;

@@ -134,7 +134,31 @@ async fn pods_that_wait_for_long_are_tried_again_and_failed_ones_after_their_bac
     queue.flush_due(now + FLUSH);
     assert_eq!(queue.pop().unwrap().attempts, 2);
     queue.failed(&key("a"), now);
-    assert_eq!(queue.next_due(), Some(now + Duration::from_secs(2)));
+    assert_eq!(queue.next_due(), Some(now + Duration::from_secs(1)));
+}
+
+#[tokio::test(start_paused = true)]
+async fn failures_and_rejections_back_off_by_their_own_numbers() {
+    let (mut queue, mut now) = (queue(), Instant::now());
+    queue.add(pod(&json!({"name": "a"})), 0, now);
+    let more = event(Some(json!({"name": "n"})), Some(json!({"name": "n", "allocatable": {"pods": "200"}})))
+        .unwrap();
+    let mut waited = vec![];
+    for rejected in [true, true, false, false, true, false] {
+        queue.flush_due(now);
+        queue.pop().unwrap();
+        match rejected {
+            true => {
+                reject(&mut queue, "a", "NodeResourcesFit", now);
+                queue.event(&more, now);
+            }
+            false => queue.failed(&key("a"), now),
+        }
+        let due = queue.next_due().unwrap();
+        waited.push((due - now).as_secs());
+        now = due;
+    }
+    assert_eq!(waited, [1, 2, 1, 2, 4, 1]);
 }
 
 #[tokio::test(start_paused = true)]
