@@ -50,7 +50,7 @@ pub fn split_by_budgets(
 ) -> (Vec<Arc<PodInfo>>, Vec<Arc<PodInfo>>) {
     let mut left: HashMap<(String, String), i64> = HashMap::new();
     let violates = |pod: &Arc<PodInfo>| {
-        let (meta, mut violated) = (&pod.pod.metadata, false);
+        let meta = &pod.pod.metadata;
         if meta.labels.is_empty() {
             return false;
         }
@@ -64,9 +64,12 @@ pub fn split_by_budgets(
             let key = (meta.namespace.clone(), budget.metadata.name.clone());
             let allowed = left.entry(key).or_insert(budget.status.disruptions_allowed);
             *allowed -= 1;
-            violated |= *allowed < 0;
+            // The first violation says enough, and takes nothing from other budgets.
+            if *allowed < 0 {
+                return true;
+            }
         }
-        violated
+        false
     };
     pods.into_iter().partition({
         let mut violates = violates;
