@@ -277,27 +277,39 @@ pub fn qos(pod: &Pod) -> Qos {
         Some("BestEffort") => return Qos::BestEffort,
         _ => {}
     }
-    let pod_level = spec(pod).resources.as_ref();
-    let own = |r: Option<&ResourceRequirements>| requests(r).is_some() || limits(r).is_some();
-    let counted: Vec<Option<&ResourceRequirements>> = if own(pod_level) {
-        vec![pod_level]
-    } else {
-        containers(pod).iter().chain(init_containers(pod)).map(|c| c.resources.as_ref()).collect()
-    };
-    let (mut some, mut all) = (false, true);
-    for resources in counted {
-        for name in ["cpu", "memory"] {
-            let request = milli(requests(resources), name).unwrap_or(0);
-            let limit = milli(limits(resources), name).unwrap_or(0);
-            some |= request > 0 || limit > 0;
-            all &= limit > 0 && (request == limit || requests(resources).is_none());
+    if has_own_resources(pod) {
+        return qos_of(spec(pod).resources.as_ref());
+    }
+    let mut all = init_containers(pod).iter().chain(containers(pod)).map(|c| qos_of(c.resources.as_ref()));
+    let first = all.next().unwrap_or(Qos::BestEffort);
+    if all.all(|other| other == first) { first } else { Qos::Burstable }
+}
+
+/// Whether a pod has resources of its own. Those of other names than upstream's `SupportedPodLevelResources`, and empty lists, are none:
+/// such a pod's quality is that of its containers (`PodLevelResourcesFixKubeletQOSClass`).
+#[must_use]
+pub fn has_own_resources(pod: &Pod) -> bool {
+    let own = spec(pod).resources.as_ref();
+    let mut names = requests(own).into_iter().chain(limits(own)).flat_map(Amounts::keys);
+    names.any(|name| matches!(name.as_str(), "cpu" | "memory") || name.starts_with("hugepages-"))
+}
+
+/// The quality of one list of requests and limits. A limit without a request stands for both, as defaulting has it.
+fn qos_of(resources: Option<&ResourceRequirements>) -> Qos {
+    let of = |name: &str| {
+        let amount = |amounts: Option<&Amounts>| amounts.and_then(|a| a.get(name)).map(quantity);
+        let limit = amount(limits(resources));
+        let request = amount(requests(resources)).or_else(|| limit.clone());
+        if request.iter().chain(&limit).all(Quantity::is_zero) {
+            Qos::BestEffort
+        } else if request == limit {
+            Qos::Guaranteed
+        } else {
+            Qos::Burstable
         }
-    }
-    match (some, all) {
-        (true, true) => Qos::Guaranteed,
-        (true, false) => Qos::Burstable,
-        _ => Qos::BestEffort,
-    }
+    };
+    let (cpu, memory) = (of("cpu"), of("memory"));
+    if cpu == memory { cpu } else { Qos::Burstable }
 }
 
 /// Whether the kubelet has the pod from a file.

@@ -47,8 +47,7 @@ impl Actual {
     pub fn of_pod(pod: &Pod) -> Option<Actual> {
         let own = model::spec(pod).resources.as_ref();
         let (requests, limits) = (model::requests(own), model::limits(own));
-        let is_set = |amounts: Option<&model::Amounts>| amounts.is_some_and(|a| !a.is_empty());
-        (is_set(requests) || is_set(limits)).then(|| Actual {
+        model::has_own_resources(pod).then(|| Actual {
             cpu_request: model::milli(requests, "cpu").unwrap_or(0),
             cpu_limit: model::milli(limits, "cpu").unwrap_or(0),
             memory_request: model::whole(requests, "memory").unwrap_or(0),

@@ -117,6 +117,43 @@ fn limits_follow_requests_and_quality_of_service() {
 }
 
 #[test]
+fn a_pod_s_own_resources_decide_its_quality_of_service_only_when_they_name_any() {
+    let all = json!({"cpu": "1", "memory": "1Gi"});
+    let (guaranteed, none) = (json!({"limits": all}), json!({}));
+    let shown: Vec<String> = [
+        (json!({"requests": {}, "limits": {}}), vec![&guaranteed]),
+        (json!({"limits": {"example.com/x": "1"}}), vec![&guaranteed, &guaranteed]),
+        (json!({"claims": []}), vec![&guaranteed, &none]),
+        (json!({"limits": {"hugepages-2Mi": "4Mi"}}), vec![&guaranteed]),
+        (json!({"requests": {"cpu": "1000m", "memory": "1024Mi"}, "limits": all}), vec![&none]),
+        (json!({"requests": {"cpu": "1"}}), vec![&guaranteed]),
+        (json!({"limits": {"cpu": "1"}}), vec![&guaranteed]),
+        (json!({"limits": {"cpu": "0", "memory": "0"}}), vec![&guaranteed]),
+    ]
+    .into_iter()
+    .map(|(own, containers)| {
+        let containers: Vec<Value> = containers
+            .iter()
+            .enumerate()
+            .map(|(i, r)| json!({"name": format!("c{i}"), "image": "i", "resources": r}))
+            .collect();
+        let pod = pod(json!({"containers": containers, "resources": own}));
+        format!("{own} {}", model::qos(&pod).name())
+    })
+    .collect();
+    expect_test::expect![[r#"
+        {"limits":{},"requests":{}} Guaranteed
+        {"limits":{"example.com/x":"1"}} Guaranteed
+        {"claims":[]} Burstable
+        {"limits":{"hugepages-2Mi":"4Mi"}} BestEffort
+        {"limits":{"cpu":"1","memory":"1Gi"},"requests":{"cpu":"1000m","memory":"1024Mi"}} Guaranteed
+        {"requests":{"cpu":"1"}} Burstable
+        {"limits":{"cpu":"1"}} Burstable
+        {"limits":{"cpu":"0","memory":"0"}} BestEffort"#]]
+    .assert_eq(&shown.join("\n"));
+}
+
+#[test]
 fn users_that_break_the_policy_are_refused() {
     let pod = with(json!({}), json!({"securityContext": {"runAsNonRoot": true, "fsGroup": 9}}));
     let container = &model::containers(&pod)[0];

@@ -112,46 +112,36 @@ pub fn default_pod_level(spec: &mut Value) {
     fill("requests", limits.filter(|(n, _)| is_pod_level(n)).map(|(n, q)| (n.clone(), q.clone())).collect());
 }
 
-fn positive_cpu_memory(list: &Value) -> impl Iterator<Item = (&str, Quantity)> {
-    ["cpu", "memory"].into_iter().filter_map(move |n| {
-        let q = quantity(list.at(n))?;
-        (q.sign() > 0).then_some((n, q))
-    })
+/// The QoS class of a pod spec: that of its own resources where it has any, else the one that all of its containers have, else
+/// `Burstable`.
+pub fn qos_class(spec: &Value) -> &'static str {
+    let own = spec.at("resources");
+    let has_own = |list: &str| own.map(list).is_some_and(|l| l.keys().any(|name| is_pod_level(name)));
+    if has_own("requests") || has_own("limits") {
+        return class_of(own);
+    }
+    let all = spec.list("initContainers").iter().chain(spec.list("containers"));
+    let mut classes = all.map(|container| class_of(container.at("resources")));
+    let first = classes.next().unwrap_or(BEST_EFFORT);
+    if classes.all(|other| other == first) { first } else { BURSTABLE }
 }
 
-/// The QoS class of a pod spec: `Guaranteed` if every container limits cpu and memory and requests as much,
-/// `BestEffort` if none names either, else `Burstable`. Pod-level resources decide alone where they are given.
-pub fn qos_class(spec: &Value) -> &'static str {
-    let (mut requests, mut limits) = (BTreeMap::new(), BTreeMap::new());
-    let mut guaranteed = true;
-    let mut count = |resources: &Value, need_limits: bool| {
-        for (sum, list) in [(&mut requests, "requests"), (&mut limits, "limits")] {
-            for (name, q) in positive_cpu_memory(resources.at(list)) {
-                let total = match sum.get(name) {
-                    Some(have) => q.add(have),
-                    None => q,
-                };
-                sum.insert(name.to_owned(), total);
-            }
-        }
-        if need_limits && positive_cpu_memory(resources.at("limits")).count() < 2 {
-            guaranteed = false;
+const GUARANTEED: &str = "Guaranteed";
+const BURSTABLE: &str = "Burstable";
+const BEST_EFFORT: &str = "BestEffort";
+
+/// `Guaranteed` when processors and memory are both limited to what is requested, `BestEffort` when neither is named.
+fn class_of(resources: &Value) -> &'static str {
+    let of = |name: &str| {
+        let amount = |list: &str| quantity(resources.at(list).at(name)).filter(|q| !q.is_zero());
+        match (amount("requests"), amount("limits")) {
+            (None, None) => BEST_EFFORT,
+            (request, limit) if request == limit => GUARANTEED,
+            _ => BURSTABLE,
         }
     };
-    if spec.has("resources") {
-        let resources = spec.at("resources");
-        count(resources, resources.map("limits").is_some_and(|l| !l.is_empty()));
-    } else {
-        for c in spec.list("containers").iter().chain(spec.list("initContainers")) {
-            count(c.at("resources"), true);
-        }
-    }
-    if requests.is_empty() && limits.is_empty() {
-        return "BestEffort";
-    }
-    let equal = requests.len() == limits.len()
-        && requests.iter().all(|(n, q): (_, &Quantity)| limits.get(n) == Some(q));
-    if guaranteed && equal { "Guaranteed" } else { "Burstable" }
+    let (cpu, memory) = (of("cpu"), of("memory"));
+    if cpu == memory { cpu } else { BURSTABLE }
 }
 
 #[cfg(test)]
@@ -175,6 +165,20 @@ mod tests {
         let pod_level =
             json!({"resources": {"limits": both, "requests": both}, "containers": [{"name": "a"}]});
         assert_eq!(qos_class(&pod_level), "Guaranteed");
+    }
+
+    #[test]
+    fn resources_of_a_pod_that_name_none_leave_the_qos_class_to_its_containers() {
+        let both = json!({"cpu": "1", "memory": "1Gi"});
+        let of = |own: Value| {
+            let container = json!({"name": "a", "resources": {"limits": both, "requests": both}});
+            qos_class(&json!({"resources": own, "containers": [container]}))
+        };
+        assert_eq!(of(json!({})), "Guaranteed");
+        assert_eq!(of(json!({"limits": {}, "requests": {}})), "Guaranteed");
+        assert_eq!(of(json!({"limits": {"example.com/x": "1"}})), "Guaranteed");
+        assert_eq!(of(json!({"limits": {"hugepages-2Mi": "4Mi"}})), "BestEffort");
+        assert_eq!(of(json!({"requests": {"cpu": "1"}})), "Burstable");
     }
 
     #[test]
