@@ -28,7 +28,7 @@ pub struct NodeUsage {
     pub booted_at: i64,
     /// Processor time of the whole machine.
     pub cpu: CpuUsage,
-    /// Memory; `available` is what pods may still use: all memory less the working set.
+    /// Memory; `available` is what pods may still use: all memory but huge pages, less the working set.
     pub memory: MemoryUsage,
     /// Swap; zero without any.
     pub swap: SwapUsage,
@@ -178,13 +178,21 @@ fn core_nanos(stat: &str) -> u64 {
     busy.saturating_mul(NANOS_PER_TICK)
 }
 
+/// Bytes of memory less those that are kept for huge pages: they are neither used nor available as other memory is
+/// (`HugepageAwareEviction`).
+pub(crate) fn without_huge_pages(meminfo: &str) -> Option<u64> {
+    let bytes = |name: &str| Some(counter(meminfo, name)?.saturating_mul(1024));
+    Some(bytes("MemTotal")?.saturating_sub(bytes("Hugetlb").unwrap_or_default()))
+}
+
 fn memory(meminfo: &str, vmstat: &str) -> MemoryUsage {
     let bytes = |name: &str| counter(meminfo, name).unwrap_or_default().saturating_mul(1024);
-    let usage = bytes("MemTotal").saturating_sub(bytes("MemFree"));
+    let total = without_huge_pages(meminfo).unwrap_or_default();
+    let usage = total.saturating_sub(bytes("MemFree"));
     let working_set = usage.saturating_sub(bytes("Inactive(file)"));
     MemoryUsage {
         working_set,
-        available: Some(bytes("MemTotal").saturating_sub(working_set)),
+        available: Some(total.saturating_sub(working_set)),
         usage,
         rss: bytes("AnonPages"),
         page_faults: counter(vmstat, "pgfault").unwrap_or_default(),
@@ -299,6 +307,16 @@ mod tests {
         clock.advance(jiff::SignedDuration::from_millis(10));
         assert_eq!(reader.read().cpu.nano_cores, Some(500_000_000));
         assert_eq!(NodeUsageReader::at(&dir.path().join("none"), clock).read().memory.usage, 0);
+    }
+
+    #[test]
+    fn huge_pages_are_neither_used_nor_available() {
+        let meminfo = "MemTotal: 1000 kB\nMemFree: 300 kB\nInactive(file): 100 kB\nHugetlb: 200 kB\nHugepagesize: 2048 kB\n";
+        let found = memory(meminfo, "");
+        let kib = [found.usage, found.working_set, found.available.unwrap()].map(|bytes| bytes >> 10);
+        assert_eq!(kib, [500, 400, 400]);
+        assert_eq!(without_huge_pages("MemTotal: 1 kB\nHugetlb: 2 kB\n"), Some(0));
+        assert_eq!(without_huge_pages("Hugetlb: 2 kB\n"), None);
     }
 
     #[test]

@@ -4,7 +4,7 @@ use super::assess::{Observation, Observations};
 use super::thresholds::Signal;
 use super::usage::{ContainerUsage, DiskLayout, PodUsage};
 use crate::node::machine::{MOST_PROCESSES, most_processes};
-use crate::node::usage::{FileSystem, counter, running_processes};
+use crate::node::usage::{FileSystem, counter, running_processes, without_huge_pages};
 use crate::pods::context::NodeContext;
 use crate::pods::core::Pod;
 use crate::pods::start::pod_ref;
@@ -84,10 +84,11 @@ impl Sensors for KernelSensors {
     }
 }
 
-/// What the kernel can hand out at once: what is free, and files in memory that were not used for long.
+/// What the kernel can hand out at once: what is free, and files in memory that were not used for long. Thresholds in percent are of the
+/// memory that is not kept for huge pages.
 fn memory(meminfo: &str) -> Option<Observation> {
     let of = |key: &str| i64::try_from(counter(meminfo, key)?).ok()?.checked_mul(1024);
-    let (capacity, free) = (of("MemTotal")?, of("MemFree")?);
+    let (capacity, free) = (i64::try_from(without_huge_pages(meminfo)?).ok()?, of("MemFree")?);
     Some(Observation { available: free + of("Inactive(file)").unwrap_or(0), capacity })
 }
 
@@ -204,6 +205,8 @@ mod tests {
     fn figures_of_the_kernel_are_read() {
         let meminfo = "MemTotal:        1000 kB\nMemFree:          300 kB\nInactive(file):   200 kB\n";
         assert_eq!(memory(meminfo), Some(Observation { available: 500 << 10, capacity: 1000 << 10 }));
+        let with_pages = memory(&format!("{meminfo}Hugetlb:         400 kB\n"));
+        assert_eq!(with_pages, Some(Observation { available: 500 << 10, capacity: 600 << 10 }));
         assert_eq!(memory("MemTotal: 1 kB"), None);
         let most = ["32768\n".to_owned(), "1000\n".to_owned()];
         let found = processes("0.1 0.2 0.3 2/345 6789\n", &most);
