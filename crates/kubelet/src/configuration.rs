@@ -6,6 +6,7 @@
 
 mod dns;
 mod eviction;
+mod memory_qos;
 mod reservations;
 mod shutdown;
 
@@ -16,6 +17,7 @@ use crate::node::allocatable::Reservations;
 use crate::node::eviction::thresholds::{Signal, Statements, Threshold};
 use crate::node::shutdown::plan::GracePeriod;
 use crate::pods::backoff::RestartDelays;
+use crate::pods::memory_qos::MemoryQos;
 use crate::pods::sysctls::AllowedSysctls;
 use crate::resource_managers::cpu::CpuOptions;
 use crate::resource_managers::hints::TopologyPolicy;
@@ -69,6 +71,8 @@ pub struct Configuration {
     pub sysctls: AllowedSysctls,
     /// The longest delay before a container that exits is started again (KEP-4603).
     pub restart_delays: RestartDelays,
+    /// Protection and throttling of memory by cgroup v2 (KEP-2570).
+    pub memory_qos: MemoryQos,
     /// Resolvers of pods.
     pub dns: DnsConfiguration,
     /// How long pods get to end when the node shuts down, the lowest priority first; empty for no time at all.
@@ -106,6 +110,8 @@ struct File {
     cpu_manager_policy: Option<String>,
     cpu_manager_policy_options: Option<BTreeMap<String, String>>,
     memory_manager_policy: Option<String>,
+    memory_reservation_policy: Option<String>,
+    memory_throttling_factor: Option<f64>,
     reserved_memory: Option<Vec<MemoryReservation>>,
     topology_manager_policy: Option<String>,
     topology_manager_scope: Option<String>,
@@ -182,6 +188,7 @@ pub fn parse(text: &str) -> Result<Configuration, String> {
     let sysctls = AllowedSysctls::with(file.allowed_unsafe_sysctls.as_deref().unwrap_or_default())?;
     let max_pods = file.max_pods.filter(|n| *n > 0);
     let restart_delays = restart_delays(&file)?;
+    let memory_qos = memory_qos::parse(&file)?;
     let shutdown = shutdown::parse(&file)?;
     let servers = file.cluster_dns.as_deref().unwrap_or_default();
     let dns = DnsConfiguration::new(file.cluster_domain.as_deref(), servers, file.resolv_conf.as_deref())?;
@@ -192,6 +199,7 @@ pub fn parse(text: &str) -> Result<Configuration, String> {
         reservations,
         sysctls,
         restart_delays,
+        memory_qos,
         dns,
         shutdown,
     })

@@ -5,6 +5,7 @@
 pub(crate) mod families;
 pub(crate) mod measured;
 
+use crate::pods::memory_qos::Protected;
 use families::{Counted, Timed};
 use jiff::Timestamp;
 use kaji_exposition::{Page, Sample};
@@ -30,6 +31,8 @@ struct State {
     counters: BTreeMap<&'static str, (&'static Counted, BTreeMap<String, u64>)>,
     times: BTreeMap<&'static str, (&'static Timed, BTreeMap<String, Distribution>)>,
     series: usize,
+    /// What is protected of the memory of pods, where cgroups are kept.
+    protected: Option<Protected>,
 }
 
 /// A set of metrics.
@@ -106,6 +109,11 @@ impl KubeletMetrics {
         self.shutdown_ended_at.store(seconds(ended), Ordering::Relaxed);
     }
 
+    /// What is protected of the memory of pods.
+    pub(crate) fn memory_protected(&self, protected: Protected) {
+        self.state().protected = Some(protected);
+    }
+
     /// Ends the series of a pod.
     pub(crate) fn forget_pod(&self, namespace: &str, name: &str) {
         let own = kaji_exposition::labels(&[("namespace", namespace), ("pod", name)]);
@@ -137,6 +145,10 @@ impl KubeletMetrics {
             page.single(families::SHUTDOWN_ENDED, ended.load(Ordering::Relaxed) as f64);
         }
         let state = self.state();
+        if let Some(protected) = state.protected {
+            page.single(families::MEMORY_MIN, protected.min as f64);
+            page.single(families::MEMORY_LOW, protected.low as f64);
+        }
         for (what, counts) in state.counters.values() {
             let of = |(labels, count): (&String, &u64)| Sample {
                 labels: labels.clone(),
@@ -237,6 +249,19 @@ mod tests {
         let state = metrics.state();
         assert_eq!(state.series, MOST);
         assert_eq!(state.counters[RUNTIME_OPERATIONS.0.name].1["{operation_type=\"0\"}"], 2);
+    }
+
+    #[test]
+    fn protected_memory_is_shown_once_it_is_known() {
+        let metrics = KubeletMetrics::default();
+        metrics.memory_protected(Protected { min: 7, low: 5 });
+        let mut page = Page::default();
+        metrics.add(&mut page);
+        let page = page.finish();
+        let lines: Vec<&str> = page.lines().filter(|line| !line.starts_with('#')).collect();
+        let wanted =
+            ["kubelet_memory_qos_node_memory_low_bytes 5", "kubelet_memory_qos_node_memory_min_bytes 7"];
+        assert!(wanted.iter().all(|line| lines.contains(line)) && lines.len() == 2, "{page}");
     }
 
     #[test]

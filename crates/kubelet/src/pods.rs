@@ -22,6 +22,7 @@ pub mod kill;
 pub mod labels;
 pub mod log_record;
 pub mod log_rotation;
+pub mod memory_qos;
 pub mod model;
 pub mod network;
 pub mod observed;

@@ -318,6 +318,7 @@ async fn open(config: &RealNodeConfig) -> Result<Opened, NodeError> {
         sysctls,
         apparmor: kaji_files::has_apparmor(Path::new("/sys")),
         external_cloud: config.external_cloud.clone(),
+        memory_qos: configuration.memory_qos,
         restart_delays: configuration.restart_delays,
         flag_values: config.flag_values.clone(),
     };

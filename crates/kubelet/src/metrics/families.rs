@@ -179,6 +179,16 @@ pub(crate) const SHUTDOWN_ENDED: Family = Family::gauge(
     "kubelet_graceful_shutdown_end_time_seconds",
     "[ALPHA] Last graceful shutdown start time since unix epoch in seconds",
 );
+/// What is protected of guaranteed pods.
+pub(crate) const MEMORY_MIN: Family = Family::gauge(
+    "kubelet_memory_qos_node_memory_min_bytes",
+    "[ALPHA] Total cgroup v2 memory.min in bytes for Guaranteed pods. This memory is hard-reserved and never reclaimed by the kernel.",
+);
+/// The same of burstable ones.
+pub(crate) const MEMORY_LOW: Family = Family::gauge(
+    "kubelet_memory_qos_node_memory_low_bytes",
+    "[ALPHA] Total cgroup v2 memory.low in bytes for Burstable pods. This memory is soft-reserved and may be reclaimed under extreme pressure.",
+);
 pub(crate) static ORPHANS: Counted = counted(
     "kubelet_orphaned_runtime_pods_total",
     "[ALPHA] Number of pods that have been detected in the container runtime without being already known to the pod worker. This typically indicates the kubelet was restarted while a pod was force deleted in the API or in the local configuration, which is unusual.",

@@ -13,6 +13,7 @@ use super::{FullPod, reference};
 use crate::pods::admission;
 use crate::pods::context::{CgroupBounds, NodeContext, PodCgroups};
 use crate::pods::core::Pod;
+use crate::pods::memory_qos::Protected;
 use crate::pods::model::{self, Qos};
 use crate::pods::resources::{cpu_shares, page_size};
 use kaji_containers::HugepageLimit;
@@ -182,6 +183,7 @@ pub fn pods_bounds(machine: &Machine) -> CgroupBounds {
         memory: limit((left("memory", machine.memory) - pages).max(0)),
         pids: limit(left("pid", machine.processes)),
         hugepages: machine.hugepages.iter().filter_map(page).collect(),
+        ..CgroupBounds::default()
     }
 }
 
@@ -194,7 +196,9 @@ pub fn reserved_bounds(amounts: &Amounts, compressible: bool) -> CgroupBounds {
         return CgroupBounds { cpu_shares, ..CgroupBounds::default() };
     }
     let limit = |resource: &str| of(resource).filter(|amount| *amount > 0);
-    CgroupBounds { cpu_shares, memory: limit("memory"), pids: limit("pid"), hugepages: vec![] }
+    // What is kept for the system is never reclaimed for pods.
+    let (memory, memory_min) = (limit("memory"), limit("memory"));
+    CgroupBounds { cpu_shares, memory, memory_min, pids: limit("pid"), ..CgroupBounds::default() }
 }
 
 /// The weight of burstable pods as a whole: that of what they request.
@@ -202,6 +206,17 @@ pub fn burstable_shares<'a>(pods: impl Iterator<Item = &'a Pod>) -> u64 {
     let burstable = pods.filter(|pod| !model::is_terminal(pod) && model::qos(pod) == Qos::Burstable);
     let requested = burstable.map(|pod| admission::pod_requests(pod).get("cpu").copied().unwrap_or(0));
     cpu_shares(requested.fold(0, i64::saturating_add))
+}
+
+/// What is protected of the memory of all pods, and of burstable ones: the sum that a cgroup above those of pods needs for theirs to hold.
+#[must_use]
+pub fn protections(protected: Protected) -> [(&'static str, CgroupBounds); 2] {
+    let memory_low = Some(protected.low);
+    let memory_min = Some(protected.min.saturating_add(protected.low));
+    [
+        (PODS, CgroupBounds { memory_min, memory_low, ..CgroupBounds::default() }),
+        (BURSTABLE, CgroupBounds { memory_low, ..CgroupBounds::default() }),
+    ]
 }
 
 /// The cgroups of the system that are bounded, and the kind of each as messages name it.
@@ -285,9 +300,12 @@ async fn keep_tiers(
         let (snapshot, known) = (pods.snapshot(), statics.borrow().clone());
         // Mirror pods stand for static ones.
         let own = snapshot.iter().map(|p| &*p.pod).filter(|pod| static_pods::mirrored(pod).is_none());
-        let all = own.chain(known.iter().map(|p| &**p));
-        let burstable = shares(burstable_shares(all));
-        for (path, bounds) in [(BURSTABLE, &burstable), (BEST_EFFORT, &shares(LEAST_SHARES))] {
+        let all: Vec<&Pod> = own.chain(known.iter().map(|p| &**p)).collect();
+        let protected = cx.config.memory_qos.protected(all.iter().copied());
+        cx.metrics.memory_protected(protected);
+        let weights =
+            [(BURSTABLE, shares(burstable_shares(all.into_iter()))), (BEST_EFFORT, shares(LEAST_SHARES))];
+        for (path, bounds) in weights.iter().chain(&protections(protected)) {
             if let Err(error) = set(cgroups, path, bounds) {
                 tracing::warn!(path, error, "Failed to update QoS cgroup configuration");
             }

@@ -136,6 +136,9 @@ impl KernelCgroups {
                     _ => "max".to_owned(),
                 };
                 optional(&dir.join("memory.max"), &memory)?;
+                for (file, text) in &resources.unified {
+                    optional(&dir.join(file), text)?;
+                }
             }
         }
         Ok(())
@@ -214,6 +217,12 @@ fn files(unified: bool, bounds: &CgroupBounds) -> Vec<(&'static str, String, Str
     }
     if let Some(bytes) = bounds.memory {
         add("memory", "memory.limit_in_bytes", "memory.max", bytes.to_string());
+    }
+    let protected = [("memory.min", bounds.memory_min), ("memory.low", bounds.memory_low)];
+    for (file, bytes) in protected.into_iter().filter(|_| unified) {
+        if let Some(bytes) = bytes {
+            add("memory", "", file, bytes.to_string());
+        }
     }
     if let Some(processes) = bounds.pids {
         add("pids", "pids.max", "pids.max", processes.to_string());
@@ -402,6 +411,8 @@ mod tests {
         let bounds = CgroupBounds {
             cpu_shares: Some(1024),
             memory: Some(1 << 30),
+            memory_min: Some(1 << 29),
+            memory_low: Some(1 << 28),
             pids: Some(100),
             hugepages: vec![page],
         };
@@ -411,7 +422,7 @@ mod tests {
         {
             cgroup(&root.path().join(controller).join("kubepods"), &[file, "cgroup.procs"]);
         }
-        cgroup(&root.path().join("v2/kubepods"), &["cpu.weight", "memory.max", "cgroup.procs"]);
+        cgroup(&root.path().join("v2/kubepods"), &["cpu.weight", "memory.max", "memory.min", "cgroup.procs"]);
         let mut shown = vec![];
         for layout in [Layout::V1(v1), Layout::V2(root.path().join("v2"))] {
             let unified = matches!(layout, Layout::V2(_));
@@ -434,8 +445,24 @@ mod tests {
             missing: hugetlb.2MB.limit_in_bytes
             v2/kubepods/cpu.weight=39
             v2/kubepods/memory.max=1073741824
-            missing: pids.max hugetlb.2MB.max"#]]
+            v2/kubepods/memory.min=536870912
+            missing: memory.low pids.max hugetlb.2MB.max"#]]
         .assert_eq(&shown.join("\n"));
+    }
+
+    #[test]
+    fn a_pod_s_cgroup_has_what_protects_its_memory() {
+        let root = tempfile::tempdir().unwrap();
+        let files = ["cgroup.controllers", "cgroup.subtree_control"];
+        cgroup(root.path(), &files);
+        cgroup(&root.path().join("pod"), &[files.as_slice(), &["memory.max", "memory.min"]].concat());
+        let cgroups = KernelCgroups { layout: Layout::V2(root.path().to_owned()) };
+        let unified = [("memory.min", "4096"), ("memory.low", "0")];
+        let unified = unified.map(|(file, text)| (file.to_owned(), text.to_owned())).into();
+        cgroups.ensure("/pod", &LinuxResources { unified, ..LinuxResources::default() }).unwrap();
+        let text = |file: &str| std::fs::read_to_string(root.path().join("pod").join(file)).ok();
+        let shown = ["memory.max", "memory.min", "memory.low"].map(text);
+        assert_eq!(shown, [Some("max".to_owned()), Some("4096".to_owned()), None]);
     }
 
     proptest! {

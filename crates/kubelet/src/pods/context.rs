@@ -77,6 +77,10 @@ pub struct CgroupBounds {
     pub cpu_shares: Option<u64>,
     /// Bytes.
     pub memory: Option<i64>,
+    /// Bytes that are never reclaimed; with cgroup v2 only.
+    pub memory_min: Option<i64>,
+    /// Bytes that are reclaimed when nothing else is left; with cgroup v2 only.
+    pub memory_low: Option<i64>,
     /// Processes.
     pub pids: Option<i64>,
     /// One limit a page size.
@@ -153,6 +157,8 @@ pub struct NodeConfig {
     pub apparmor: bool,
     /// The cloud provider that initializes the node; `None` for a node that needs none.
     pub external_cloud: Option<crate::cloud::ExternalCloud>,
+    /// Protection and throttling of pods' memory.
+    pub memory_qos: super::memory_qos::MemoryQos,
     /// The delays of restarts.
     pub restart_delays: super::backoff::RestartDelays,
     /// The flags of the process, as `/flagz` shows them.

@@ -5,6 +5,7 @@
 
 use super::compute::{Actions, Kill, KillReason};
 use super::core::{Container, Pod, ResourceRequirements};
+use super::memory_qos::Files;
 use super::model;
 use super::observed::Observed;
 use super::resources;
@@ -113,14 +114,15 @@ pub struct Step {
     pub then: Actual,
 }
 
-/// The changes of a pod's containers, in order; those that have to be restarted go into `actions`.
+/// The changes of a pod's containers, in order; those that have to be restarted go into `actions`. The node has so much `memory` in all,
+/// and `files` are those of cgroup v2 for a container's memory.
 #[must_use]
 pub fn steps(
     pod: &Pod,
     observed: &Observed,
     actuals: &Actuals,
     actions: &mut Actions,
-    memory: i64,
+    (memory, files): (i64, &dyn Fn(&Container) -> Files),
 ) -> Vec<Step> {
     let inits = model::init_containers(pod).iter().enumerate();
     let regular = model::containers(pod).iter().enumerate();
@@ -155,8 +157,11 @@ pub fn steps(
         let mut then = now;
         if memory_differs {
             (then.memory_request, then.memory_limit) = (wanted.memory_request, wanted.memory_limit);
-            let resources =
-                LinuxResources { memory_limit_bytes: limits.memory_limit_bytes, ..LinuxResources::default() };
+            let resources = LinuxResources {
+                memory_limit_bytes: limits.memory_limit_bytes,
+                unified: files(container),
+                ..LinuxResources::default()
+            };
             let more = (wanted.memory_limit, wanted.memory_request) > (now.memory_limit, now.memory_request);
             of_memory.push((more, Step { id: id.clone(), name: name.clone(), resources, then }));
         }

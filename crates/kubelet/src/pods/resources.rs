@@ -1,7 +1,9 @@
 //! Cgroup limits of containers and pods, from their requests and limits. Upstream's `cm/helpers_linux.go`.
 
 use super::admission;
+use super::context::NodeContext;
 use super::core::{Container, Pod, ResourceRequirements};
+use super::memory_qos::Files;
 use super::model::{self, Amounts, Qos};
 use kaji_containers::{HugepageLimit, LinuxResources};
 
@@ -183,13 +185,31 @@ pub fn of_container(pod: &Pod, container: &Container, node_memory: i64) -> Linux
     }
 }
 
-/// Asks for an end of all processes of a container when one of them takes too much memory, where the kernel can do that.
+/// Whether the kernel has cgroups of version 2 for all controllers.
 #[must_use]
-pub fn with_group_kill(mut limits: LinuxResources) -> LinuxResources {
-    if std::path::Path::new("/sys/fs/cgroup/cgroup.controllers").exists() {
-        limits.unified.insert("memory.oom.group".to_owned(), "1".to_owned());
+pub fn has_unified_cgroups() -> bool {
+    std::path::Path::new("/sys/fs/cgroup/cgroup.controllers").exists()
+}
+
+/// Adds files of cgroup v2, where the kernel has them.
+#[must_use]
+pub fn with_unified(mut limits: LinuxResources, files: Files) -> LinuxResources {
+    if has_unified_cgroups() {
+        limits.unified.extend(files);
     }
     limits
+}
+
+/// Asks for an end of all processes of a container when one of them takes too much memory, where the kernel can do that.
+#[must_use]
+pub fn with_group_kill(limits: LinuxResources) -> LinuxResources {
+    with_unified(limits, [("memory.oom.group".to_owned(), "1".to_owned())].into())
+}
+
+/// The limits of a pod's own cgroup with its processors, and with what protects and throttles its memory.
+#[must_use]
+pub fn of_pod_cgroup(cx: &NodeContext, pod: &Pod) -> LinuxResources {
+    with_unified(cx.managers.of_pod(pod, of_pod(pod)), cx.config.memory_qos.of_pod(pod))
 }
 
 /// The limits of a pod's own cgroup. A limit holds for the pod when all of its containers have one.

@@ -206,10 +206,13 @@ async fn devices_of_plugins(
     Ok(options)
 }
 
-/// Limits of a container, the processors that it runs on, and the nodes of its memory.
+/// Limits of a container, the processors that it runs on, the nodes of its memory, and how much of that is protected.
 fn limits(cx: &NodeContext, pod: &Pod, container: &Container) -> LinuxResources {
     let limits = resources::of_container(pod, container, cx.config.memory);
-    resources::with_group_kill(cx.managers.with_places(pod, &container.name, limits))
+    let limits = cx.managers.with_places(pod, &container.name, limits);
+    let allocatable = cx.facts.allocatable().get("memory").copied().unwrap_or(0);
+    let files = cx.config.memory_qos.of_container(pod, container, allocatable);
+    resources::with_group_kill(resources::with_unified(limits, files))
 }
 
 /// Users, groups and profiles of a container, and how its mounts show their owners.

@@ -13,7 +13,7 @@ use serde_json::{Value, json};
 fn configuration(api: &NodeApi) -> Value {
     let config = &api.cx.config;
     let (logs, images) = (&api.housekeeping.logs, &api.housekeeping.images);
-    json!({
+    let mut shown = json!({
         "enableServer": true,
         "address": config.addresses.first().map(ToString::to_string).unwrap_or_default(),
         "port": KUBELET_PORT,
@@ -47,10 +47,15 @@ fn configuration(api: &NodeApi) -> Value {
         "imagePullCredentialsVerificationPolicy": "NeverVerifyPreloadedImages",
         "evictionMaxPodGracePeriod": api.housekeeping.eviction.most_pod_grace,
         "crashLoopBackOff": {"maxContainerRestartPeriod": duration::format(config.restart_delays.longest())},
+        "memoryReservationPolicy": config.memory_qos.reservation.name(),
         "registerNode": true,
         "kind": "KubeletConfiguration",
         "apiVersion": "kubelet.config.k8s.io/v1beta1",
-    })
+    });
+    if let Some(factor) = config.memory_qos.throttling_factor {
+        shown["memoryThrottlingFactor"] = factor.into();
+    }
+    shown
 }
 
 /// Answers with it.

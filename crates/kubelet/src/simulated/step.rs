@@ -12,6 +12,7 @@ use super::start;
 use crate::pods::backoff::Backoff;
 use crate::pods::compute::{self, Actions, KillReason, ProbeResults};
 use crate::pods::core::{Pod, PodSpec, PodStatus, Probe, ResourceRequirements};
+use crate::pods::memory_qos::Files;
 use crate::pods::observed::Observed;
 use crate::pods::resize::{self, Resizing};
 use crate::pods::status::{self, Inputs as StatusInputs, Waiting};
@@ -415,7 +416,7 @@ impl Step<'_, '_> {
     /// Gives running containers what the pod was granted; those that have to be restarted for it go into `actions`.
     fn resize(&mut self, observed: &Observed, actions: &mut Actions) {
         let actuals = self.state.runtime.actuals();
-        let steps = resize::steps(&self.pod, observed, &actuals, actions, i64::MAX);
+        let steps = resize::steps(&self.pod, observed, &actuals, actions, (i64::MAX, &|_| Files::new()));
         if !steps.is_empty() || self.whole.take().is_some() {
             let started = allocation::event("Pod resize started", &self.pod, "");
             let completed = allocation::event("Pod resize completed", &self.pod, "");

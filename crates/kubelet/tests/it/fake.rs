@@ -564,6 +564,7 @@ impl Fake {
             sysctls: Default::default(),
             apparmor: false,
             external_cloud: None,
+            memory_qos: Default::default(),
             restart_delays: Default::default(),
             flag_values: Default::default(),
         };

@@ -90,6 +90,21 @@ fn burstable_pods_have_the_weight_of_what_they_request() {
     assert_eq!(burstable_shares(pods.iter().skip(2)), 2);
 }
 
+#[test]
+fn the_cgroups_of_pods_are_protected_as_far_as_those_below_them() {
+    let [pods, burstable] = protections(Protected { min: 7, low: 5 });
+    assert_eq!((pods.0, pods.1.memory_min, pods.1.memory_low), ("/kubepods", Some(12), Some(5)));
+    assert_eq!(burstable.0, "/kubepods/burstable");
+    assert_eq!((burstable.1.memory_min, burstable.1.memory_low), (None, Some(5)));
+}
+
+#[test]
+fn memory_that_is_kept_for_the_system_is_protected() {
+    let kept = amounts(&[("cpu", 300), ("memory", 1 << 30)]);
+    let of = |compressible| reserved_bounds(&kept, compressible).memory_min;
+    assert_eq!([of(false), of(true)], [Some(1 << 30), None]);
+}
+
 /// Cgroups of the system: `/system.slice`, which has no controller of processes, is all there is.
 #[derive(Default)]
 struct System(Mutex<Vec<String>>);

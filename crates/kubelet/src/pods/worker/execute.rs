@@ -146,7 +146,7 @@ impl Worker {
         let event = |reason: &str, message: String| {
             cx.api.record(EventRecord::warning(model::reference(&pod), reason, message));
         };
-        let limits = cx.managers.of_pod(&pod, resources::of_pod(&pod));
+        let limits = resources::of_pod_cgroup(&cx, &pod);
         if starts && let Some(cgroups) = &cx.cgroups {
             let ensured = cgroups.ensure(&resources::cgroup_path(&pod), &limits);
             if let Err(error) = ensured {

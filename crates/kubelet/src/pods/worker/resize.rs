@@ -4,6 +4,7 @@ use super::Worker;
 use crate::pods::allocation;
 use crate::pods::compute::Actions;
 use crate::pods::core::Container;
+use crate::pods::memory_qos::Files;
 use crate::pods::model;
 use crate::pods::observed::Observed;
 use crate::pods::resize::{self, Actual, Step};
@@ -63,7 +64,15 @@ impl Worker {
     pub(super) async fn resize(&mut self, observed: &Observed, actions: &mut Actions) {
         let pod = self.pod.clone();
         let memory = self.cx.config.memory;
-        let steps = resize::steps(&pod, observed, &self.resizing.actuals, actions, memory);
+        let allocatable = self.cx.facts.allocatable().get("memory").copied().unwrap_or(0);
+        let qos = self.cx.config.memory_qos;
+        let of_memory = |container: &Container| {
+            if !resources::has_unified_cgroups() {
+                return Files::new();
+            }
+            qos.of_running_container(&pod, container, allocatable)
+        };
+        let steps = resize::steps(&pod, observed, &self.resizing.actuals, actions, (memory, &of_memory));
         let of_pod = Actual::of_pod(&pod);
         // Before containers start, the pod's cgroup is limited anyway.
         let starts = !(actions.init.is_empty() && actions.regular.is_empty());
@@ -84,7 +93,7 @@ impl Worker {
     }
 
     async fn actuate(&mut self, steps: Vec<Step>, sandbox: Option<&str>) -> Result<(), String> {
-        let wanted = self.cx.managers.of_pod(&self.pod, resources::of_pod(&self.pod));
+        let wanted = resources::of_pod_cgroup(&self.cx, &self.pod);
         let before = self.resizing.cgroup.clone().unwrap_or_else(|| wanted.clone());
         self.check_pod_memory(&before, &wanted).await?;
         for step in &steps {
