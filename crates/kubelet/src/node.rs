@@ -14,6 +14,7 @@ pub mod image_gc;
 mod machine;
 mod mirror_pods;
 mod objects;
+mod pods_api;
 mod preemption;
 mod report;
 mod resource_claims;
@@ -181,6 +182,7 @@ pub async fn run(
         devices: Arc::new(DeviceManager::new(&parts.config.root_dir, shared.clock.clone())),
         volumes: VolumeManager::new(parts.config.root_dir.clone(), parts.mounter),
         user_namespaces: UserNamespaces::new(&parts.config.root_dir),
+        pod_feed: Default::default(),
         runtime: Arc::new(Measured { inner: parts.runtime, metrics: metrics.clone() }),
         images: Arc::new(Measured { inner: parts.images, metrics: metrics.clone() }),
         metrics,
@@ -229,6 +231,7 @@ pub async fn run(
     };
     shutdown::start(&cx, parts.shutdown, &pods, &statics, &events, &mut tasks);
     resource_claims::start(&cx, &pods, &statics, events, &mut tasks);
+    pods_api::start(&cx, &pods, &statics, &mut tasks);
     tasks.spawn(admit::keep_processors(cx.clone(), pods.clone(), statics.clone()));
     tasks.spawn(allocatable::keep(cx.clone(), parts.machine, pods.clone(), statics.clone()));
     tasks.spawn(mirror_pods::run(cx.clone(), client, statics.clone(), pods.clone()));

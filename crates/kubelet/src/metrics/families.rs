@@ -84,6 +84,26 @@ pub(crate) static POD_RESOURCES_ALLOCATABLE: Counted = counted(
     "kubelet_pod_resources_endpoint_requests_get_allocatable",
     "[ALPHA] Number of requests to the PodResource GetAllocatableResources endpoint. Broken down by server api version.",
 );
+pub(crate) static PODS_REQUESTS: Counted = counted(
+    "kubelet_pod_requests_total",
+    "[ALPHA] Cumulative number of requests to the PodsAPI endpoint. Broken down by server api version and status code.",
+);
+pub(crate) static PODS_LISTS: Counted = counted(
+    "kubelet_pod_requests_list_total",
+    "[ALPHA] Number of requests to the PodsAPI List endpoint. Broken down by server api version and status code.",
+);
+pub(crate) static PODS_GETS: Counted = counted(
+    "kubelet_pod_requests_get_total",
+    "[ALPHA] Number of requests to the PodsAPI Get endpoint. Broken down by server api version and status code.",
+);
+pub(crate) static PODS_WATCHES: Counted = counted(
+    "kubelet_pod_requests_watch_total",
+    "[ALPHA] Number of requests to the PodsAPI Watch endpoint. Broken down by server api version and status code.",
+);
+pub(crate) static POD_EVENTS_DROPPED: Counted = counted(
+    "kubelet_pod_watch_events_dropped_total",
+    "[ALPHA] Cumulative number of pod watch events dropped.",
+);
 pub(crate) static POD_RESOURCES_GETS: Counted = counted(
     "kubelet_pod_resources_endpoint_requests_get",
     "[ALPHA] Number of requests to the PodResource Get endpoint. Broken down by server api version.",

@@ -10,6 +10,7 @@ use crate::metrics::KubeletMetrics;
 use crate::node::shutdown::NodeShutdown;
 use crate::plugins::devices::DeviceManager;
 use crate::plugins::dra::DraManager;
+use crate::plugins::pods_api::PodFeed;
 use crate::pods::sysctls::AllowedSysctls;
 use crate::resource_managers::ResourceManagers;
 use crate::volumes::VolumeManager;
@@ -219,6 +220,8 @@ pub struct NodeContext {
     pub volumes: VolumeManager,
     /// Ranges of ids of pods with user namespaces.
     pub user_namespaces: UserNamespaces,
+    /// What programs on the node see of its pods.
+    pub pod_feed: PodFeed,
     /// Devices of plug-ins.
     pub devices: Arc<DeviceManager>,
     /// Devices of claims.

@@ -284,8 +284,11 @@ impl Worker {
         let over = matches!(status.phase.as_deref(), Some("Succeeded" | "Failed"));
         self.former = status.clone();
         // Success or failure is final: it is written when no container runs any more.
-        let alive = observed.alive().next().is_some();
-        if let Some(writer) = self.writer.as_ref().filter(|_| !(over && alive)) {
+        if over && observed.alive().next().is_some() {
+            return over;
+        }
+        self.cx.pod_feed.update(&self.pod, &status);
+        if let Some(writer) = &self.writer {
             writer.write(status);
         }
         over
@@ -353,6 +356,7 @@ impl Worker {
             tracing::warn!(pod = model::display(&self.pod), %error, "the pod could not be terminated");
             kaji_runtime::time::sleep(&*self.cx.clock, RETRY).await;
         }
+        self.cx.pod_feed.finish(&self.pod);
         loop {
             let desired = self.desired.borrow_and_update().clone();
             if desired.gone {
@@ -469,6 +473,7 @@ impl Worker {
             tracing::warn!(pod = model::display(&self.pod), %error, "the pod could not be removed");
             kaji_runtime::time::sleep(&*self.cx.clock, RETRY).await;
         }
+        self.cx.pod_feed.forget(model::uid(&self.pod));
         self.cx.probe_metrics.forget_pod(model::namespace(&self.pod), model::name(&self.pod));
         self.cx.remove_pod_dirs(&pod_ref(&self.pod));
     }

@@ -577,6 +577,7 @@ impl Fake {
             devices: Arc::new(DeviceManager::new(&config.root_dir, clock.clone())),
             volumes: VolumeManager::new(config.root_dir.clone(), mounter.clone()),
             user_namespaces: UserNamespaces::new(&config.root_dir),
+            pod_feed: Default::default(),
             config,
             runtime: runtime.clone(),
             images: runtime.clone(),

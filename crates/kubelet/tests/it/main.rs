@@ -19,6 +19,7 @@ mod logs;
 mod mounts;
 mod pod_certificates;
 mod pod_resize;
+mod pods_api;
 mod preemption;
 mod pull_records;
 mod registration;
