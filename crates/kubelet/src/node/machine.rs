@@ -15,6 +15,10 @@ pub struct Machine {
     pub processors: u32,
     /// Bytes.
     pub memory: i64,
+    /// Bytes of swap; 0 for none.
+    pub swap: i64,
+    /// Whether the kubelet is in another user namespace than the machine's first one.
+    pub user_namespace: bool,
     /// Bytes of the file system that holds pods' volumes and layers.
     pub storage: i64,
     /// Pods.
@@ -64,6 +68,9 @@ impl Machine {
             processors: std::thread::available_parallelism()
                 .map_or(1, |n| u32::try_from(n.get()).unwrap_or(1)),
             memory: meminfo(&read("/proc/meminfo"), "MemTotal"),
+            swap: meminfo(&read("/proc/meminfo"), "SwapTotal"),
+            user_namespace: std::fs::read_to_string("/proc/self/uid_map")
+                .is_ok_and(|map| is_of_namespace(&map)),
             storage: i64::try_from(storage).unwrap_or(i64::MAX),
             pods: MOST_PODS,
             hugepages: hugepages(),
@@ -131,6 +138,13 @@ pub(super) fn most_processes(texts: &[String]) -> Option<i64> {
     texts.iter().filter_map(|text| text.trim().parse().ok()).min()
 }
 
+/// Whether a map of user ids is another one than that of a machine's first namespace, which has all. An empty one was not written yet.
+fn is_of_namespace(map: &str) -> bool {
+    let first = map.lines().next().unwrap_or_default();
+    let numbers: Vec<u32> = first.split_whitespace().map_while(|n| n.parse().ok()).collect();
+    first.is_empty() || numbers.len() == 3 && numbers != [0, 0, u32::MAX]
+}
+
 fn hugepages() -> BTreeMap<String, i64> {
     let Ok(entries) = std::fs::read_dir("/sys/kernel/mm/hugepages") else { return BTreeMap::new() };
     let of = |entry: std::fs::DirEntry| {
@@ -151,6 +165,12 @@ fn hugepages() -> BTreeMap<String, i64> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn user_namespaces_are_known_by_their_maps() {
+        let maps = ["", "         0          0 4294967295\n", "0 1000 1\n1 100000 65536\n", "none\n"];
+        assert_eq!(maps.map(is_of_namespace), [true, false, true, false]);
+    }
 
     #[test]
     fn subtracts_reservations_from_capacity() {

@@ -284,9 +284,13 @@ impl Reporter {
                 "machineID": machine.machine_id,
                 "operatingSystem": "linux",
                 "osImage": machine.os_image,
+                "runningInUserNamespace": machine.user_namespace,
                 "systemUUID": machine.system_uuid,
             },
         });
+        if machine.swap > 0 {
+            status["nodeInfo"]["swap"] = json!({"capacity": machine.swap});
+        }
         let volumes = self.cx.volumes.csi_drivers().in_use();
         if !volumes.is_empty() {
             status["volumesInUse"] = json!(volumes);

@@ -157,3 +157,20 @@ pub fn start(fake: &Fake, pod: Value) -> Node {
     let task = tokio::spawn(node::run(parts, Informers::new(client), shared, stop));
     Node { seen: Seen { requests, all: vec![] }, pods, task, running }
 }
+
+#[tokio::test]
+async fn a_node_is_registered_with_facts_of_its_machine() {
+    let fake = Fake::new();
+    let of_another = json!({
+        "metadata": {"name": "p", "namespace": "n", "uid": "u", "resourceVersion": "1"},
+        "spec": {"nodeName": "node-2", "containers": [{"name": "c", "image": "i"}]},
+    });
+    let mut node = start(&fake, of_another);
+    let registered = node.seen.first(|path, body| path == NODES && body["kind"] == "Node").await;
+    let info = &registered["status"]["nodeInfo"];
+    // It has no swap.
+    assert_eq!((&info["runningInUserNamespace"], &info["swap"]), (&json!(false), &Value::Null));
+    expect_test::expect![[r#"["ExtendWebSocketsToKubelet","InPlacePodLevelResourcesVerticalScaling","InPlacePodVerticalScalingInitContainers","RestartAllContainersOnContainerExits"]"#]]
+        .assert_eq(&registered["status"]["declaredFeatures"].to_string());
+    node.task.abort();
+}
