@@ -4,6 +4,7 @@ use super::machine::Machine;
 use super::objects::FullNode;
 use crate::pods::context::{ApiError, NodeFacts, PodApi, PodRef};
 use crate::pods::core::{Node, PodStatus};
+use crate::pods::status::OWNED;
 use futures_util::future::BoxFuture;
 use kaji_meta::quantity::Quantity;
 use kaji_runtime::objects::Service;
@@ -54,7 +55,7 @@ fn target(pod: &PodRef) -> Target {
     }
 }
 
-/// The strategic merge patch from one status to another. Fields that are gone are removed; of conditions only those of resizes.
+/// The strategic merge patch from one status to another. Fields that are gone are removed; of conditions only the kubelet's own.
 pub(crate) fn patch(uid: &str, before: &PodStatus, after: &PodStatus) -> Value {
     let object = |status: &PodStatus| match serde_json::to_value(status) {
         Ok(Value::Object(map)) => map,
@@ -83,9 +84,9 @@ pub(crate) fn patch(uid: &str, before: &PodStatus, after: &PodStatus) -> Value {
 fn conditions(before: &Map<String, Value>, status: &mut Map<String, Value>) {
     let Some(Value::Array(conditions)) = status.get_mut("conditions") else { return };
     let former = before.get("conditions").and_then(Value::as_array).map(Vec::as_slice).unwrap_or_default();
-    // Those of resizes are there only while they hold.
-    let resize = |c: &&Value| matches!(c["type"].as_str(), Some("PodResizePending" | "PodResizeInProgress"));
-    let gone = former.iter().filter(resize).filter(|c| !conditions.iter().any(|n| n["type"] == c["type"]));
+    // Those of resizes are there only while they hold, and a pod that the node does not take has none.
+    let own = |c: &&Value| c["type"].as_str().is_some_and(|kind| OWNED.contains(&kind));
+    let gone = former.iter().filter(own).filter(|c| !conditions.iter().any(|n| n["type"] == c["type"]));
     let gone: Vec<Value> = gone.map(|c| json!({"$patch": "delete", "type": c["type"]})).collect();
     for condition in conditions.iter_mut() {
         let Some(old) = former.iter().find(|c| c["type"] == condition["type"]) else { continue };
@@ -216,6 +217,7 @@ mod tests {
             "conditions": [
                 {"type": "Ready", "status": "False", "reason": "ContainersNotReady"},
                 {"type": "PodResizePending", "status": "True"},
+                {"type": "example.com/gate", "status": "True"},
             ],
         }));
         let after = parse(json!({

@@ -42,6 +42,8 @@ pub struct Inputs<'a> {
     pub terminal: bool,
     /// Of a pod that failed for another reason than its containers: eviction, a deadline, a refused admission.
     pub failed: Option<&'a Ending>,
+    /// The node has not taken it: nothing of its containers has begun, and nothing is shown of them.
+    pub rejected: bool,
     /// Changes of resources.
     pub resizing: &'a Resizing,
     /// The present.
@@ -49,7 +51,7 @@ pub struct Inputs<'a> {
 }
 
 /// The conditions that belong to the kubelet.
-const OWNED: [&str; 8] = [
+pub(crate) const OWNED: [&str; 8] = [
     "PodReadyToStartContainers",
     "Initialized",
     "Ready",
@@ -73,6 +75,12 @@ pub fn generate(inputs: &Inputs<'_>) -> PodStatus {
         nominated_node_name: inputs.former.nominated_node_name.clone(),
         ..PodStatus::default()
     };
+    if inputs.rejected {
+        // Upstream's `rejectPod` says why, and nothing else: no containers, no conditions of the kubelet's, no addresses.
+        set_phase(inputs, &mut status);
+        status.conditions = Some(foreign(inputs));
+        return status;
+    }
     containers::fill(inputs, &mut status);
     set_phase(inputs, &mut status);
     ended::complete(inputs, &mut status);
@@ -108,10 +116,19 @@ fn set_phase(inputs: &Inputs<'_>, status: &mut PodStatus) {
     }
 }
 
+fn shown(pod: &Pod) -> &[PodCondition] {
+    pod.status.as_ref().and_then(|s| s.conditions.as_deref()).unwrap_or_default()
+}
+
+/// The conditions that others own.
+fn foreign(inputs: &Inputs<'_>) -> Vec<PodCondition> {
+    let conditions = shown(inputs.pod).iter().filter(|c| !OWNED.contains(&c.type_.as_str()));
+    conditions.cloned().collect()
+}
+
 fn conditions(inputs: &Inputs<'_>, status: &PodStatus) -> Vec<PodCondition> {
-    let shown = inputs.pod.status.as_ref().and_then(|s| s.conditions.as_deref()).unwrap_or_default();
-    let foreign = |c: &&PodCondition| !OWNED.contains(&c.type_.as_str());
-    let mut all: Vec<PodCondition> = shown.iter().filter(foreign).cloned().collect();
+    let shown = shown(inputs.pod);
+    let mut all = foreign(inputs);
     let former = inputs.former.conditions.as_deref().unwrap_or_default();
     if let Some(disruption) = former.iter().find(|c| c.type_ == "DisruptionTarget") {
         all.retain(|c| c.type_ != "DisruptionTarget");

@@ -274,6 +274,7 @@ impl Worker {
             runtime_name: &config.runtime_name,
             terminal,
             failed: self.failed.as_ref(),
+            rejected: self.rejected,
             resizing: &self.resizing,
             // The API keeps whole seconds.
             now: whole_second(self.cx.clock.now()),

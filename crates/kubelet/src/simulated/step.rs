@@ -463,6 +463,7 @@ impl Step<'_, '_> {
             runtime_name: super::runtime::SCHEME,
             terminal,
             failed: self.state.failed.as_ref(),
+            rejected: false,
             resizing: &self.resizing,
             now: second,
         })

@@ -72,10 +72,13 @@ async fn a_pod_that_is_deleted_during_its_initialization_fails_without_ends_of_w
 
 #[tokio::test]
 async fn a_pod_that_the_node_does_not_take_has_lost_no_container() {
-    let run = Run::rejected(Fake::new(), &pod(json!({"containers": [{"name": "c", "image": "i"}]})));
+    let mut pod = pod(json!({"containers": [{"name": "c", "image": "i"}]}));
+    let condition = |kind: &str| json!({"type": kind, "status": "True"});
+    pod["status"]["conditions"] = json!([condition("PodScheduled"), condition("example.com/gate")]);
+    let run = Run::rejected(Fake::new(), &pod);
     let status = run.until("failed", |s| s["phase"] == "Failed").await;
-    assert_eq!(status["reason"], "OutOfcpu");
-    assert!(status["containerStatuses"][0]["state"]["terminated"].is_null(), "{status}");
+    expect_test::expect![[r#"{"conditions":[{"status":"True","type":"example.com/gate"}],"message":"Pod was rejected: m","observedGeneration":1,"phase":"Failed","qosClass":"BestEffort","reason":"OutOfcpu","startTime":"2026-01-01T00:00:00Z"}"#]]
+        .assert_eq(&status.to_string());
     assert_eq!(run.calls(), "");
 }
 
