@@ -8,6 +8,7 @@ use super::model;
 use super::observed::ObservedContainer;
 use super::probes::http::{self, HttpTarget};
 use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
+use kaji_meta::text::quote;
 use kaji_runtime::EventRecord;
 use std::net::IpAddr;
 use std::time::Duration;
@@ -80,6 +81,40 @@ async fn request(cx: &NodeContext, pod: Option<&Pod>, target: HttpTarget) -> Res
     Ok(())
 }
 
+/// Why a hook failed.
+struct Failure {
+    error: String,
+    /// What its command wrote; `None` for one without a command.
+    output: Option<String>,
+}
+
+impl From<String> for Failure {
+    fn from(error: String) -> Failure {
+        Failure { error, output: None }
+    }
+}
+
+/// The message of a container with a hook that failed.
+fn describe(handler: &LifecycleHandler, container: &str, pod: &Pod, failure: &Failure) -> String {
+    let what = match (&handler.exec, &handler.http_get, &handler.sleep) {
+        (Some(exec), ..) => {
+            let words = exec.command.as_deref().unwrap_or_default();
+            format!("Exec lifecycle hook ([{}])", words.join(" "))
+        }
+        (_, Some(action), _) => {
+            format!("HTTP lifecycle hook ({})", action.path.as_deref().unwrap_or_default())
+        }
+        (_, _, Some(sleep)) => format!("Sleep lifecycle hook ({})", sleep.seconds),
+        _ => return format!("Cannot run handler: {}", failure.error),
+    };
+    let (container, pod) = (quote(container), quote(&model::display(pod)));
+    let mut text = format!("{what} for Container {container} in Pod {pod} failed - error: {}", failure.error);
+    if let Some(output) = &failure.output {
+        text += &format!(", message: {}", quote(output));
+    }
+    text
+}
+
 async fn run(
     cx: &NodeContext,
     pod: Option<&Pod>,
@@ -87,27 +122,31 @@ async fn run(
     id: &str,
     ports: &[ContainerPort],
     address: Option<IpAddr>,
-) -> Result<(), String> {
+) -> Result<(), Failure> {
     if let Some(exec) = &handler.exec {
         let command = exec.command.clone().unwrap_or_default();
-        let output = cx.runtime.exec_sync(id, command, Duration::ZERO).await.map_err(|e| e.to_string())?;
-        if output.exit_code == 0 {
+        let words = command.join(" ");
+        let ended = cx.runtime.exec_sync(id, command, Duration::ZERO).await;
+        let ended = ended.map_err(|e| Failure { error: e.to_string(), output: Some(String::new()) })?;
+        if ended.exit_code == 0 {
             return Ok(());
         }
-        let text = [output.stdout, output.stderr].concat();
-        let text = String::from_utf8_lossy(&text[..text.len().min(MOST_TEXT)]).into_owned();
-        return Err(format!("command exited with {}: {text}", output.exit_code));
+        let text = |bytes: &[u8]| String::from_utf8_lossy(&bytes[..bytes.len().min(MOST_TEXT)]).into_owned();
+        let code = ended.exit_code;
+        let error = format!("command '{words}' exited with {code}: {}", text(&ended.stderr));
+        let output = Some(text(&[ended.stdout, ended.stderr].concat()));
+        return Err(Failure { error, output });
     }
     if let Some(action) = &handler.http_get {
         let target = http_target(action, ports, address)?;
-        return Box::pin(request(cx, pod, target)).await;
+        return Box::pin(request(cx, pod, target)).await.map_err(Failure::from);
     }
     if let Some(sleep) = &handler.sleep {
         let seconds = u64::try_from(sleep.seconds).unwrap_or(0);
         kaji_runtime::time::sleep(&*cx.clock, Duration::from_secs(seconds)).await;
         return Ok(());
     }
-    Err("invalid handler: no action was specified".to_owned())
+    Err("invalid handler: no action was specified".to_owned().into())
 }
 
 /// Runs the preStop hook of a container that is to be stopped, at most for its grace period. A failure is an event.
@@ -130,8 +169,8 @@ pub async fn pre_stop(cx: &NodeContext, pod: Option<&Pod>, found: &ObservedConta
         None => {
             tracing::debug!(container = found.id(), "the preStop hook did not end within the grace period")
         }
-        Some(Err(error)) => {
-            tracing::debug!(container = found.id(), %error, "the preStop hook failed");
+        Some(Err(failure)) => {
+            tracing::debug!(container = found.id(), error = failure.error, "the preStop hook failed");
             if let Some(pod) = pod {
                 let reference = model::container_reference(pod, &found.name);
                 // Its output may hold secrets.
@@ -158,9 +197,39 @@ pub async fn post_start(
     let ports = container.ports.as_deref().unwrap_or_default();
     let address = address.or(cx.config.addresses.first().copied());
     let ended = run(cx, Some(pod), handler, id, ports, address).await;
-    if ended.is_err() {
+    ended.map_err(|failure| {
         let reference = model::container_reference(pod, &container.name);
+        // Its output may hold secrets.
         cx.api.record(EventRecord::warning(reference, "FailedPostStartHook", "PostStartHook failed"));
+        describe(handler, &container.name, pod, &failure)
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn the_message_of_a_failed_hook_names_hook_container_and_pod() {
+        let pod = json!({"metadata": {"name": "p", "namespace": "n", "uid": "u"}});
+        let pod: Pod = serde_json::from_value(pod).unwrap();
+        let of = |handler, output: Option<&str>| {
+            let handler: LifecycleHandler = serde_json::from_value(handler).unwrap();
+            let failure = Failure { error: "E".to_owned(), output: output.map(str::to_owned) };
+            describe(&handler, "c", &pod, &failure)
+        };
+        let shown = [
+            of(json!({"exec": {"command": ["sh", "-c", "a b"]}}), Some("one\n\"two\"")),
+            of(json!({"httpGet": {"path": "/x", "port": 1}}), None),
+            of(json!({"sleep": {"seconds": 3}}), None),
+            of(json!({}), None),
+        ];
+        expect_test::expect![[r#"
+            Exec lifecycle hook ([sh -c a b]) for Container "c" in Pod "p_n(u)" failed - error: E, message: "one\n\"two\""
+            HTTP lifecycle hook (/x) for Container "c" in Pod "p_n(u)" failed - error: E
+            Sleep lifecycle hook (3) for Container "c" in Pod "p_n(u)" failed - error: E
+            Cannot run handler: E"#]]
+        .assert_eq(&shown.join("\n"));
     }
-    ended
 }

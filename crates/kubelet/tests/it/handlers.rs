@@ -70,7 +70,10 @@ async fn a_container_with_a_failed_post_start_hook_is_killed_as_others_are() {
     fake.runtime.state.lock().unwrap().failures.push(("exec", RuntimeError::Internal("no".into())));
     let spec = json!({"terminationGracePeriodSeconds": 7, "containers": [container]});
     let run = Run::start(fake, &pod(spec));
-    run.until("fails", |s| waiting(s)["reason"] == "PostStartHookError").await;
+    let failed = run.until("fails", |s| waiting(s)["reason"] == "PostStartHookError").await;
+    let message = waiting(&failed)["message"].as_str().unwrap().to_owned();
+    let hook = r#"Exec lifecycle hook ([begin]) for Container "c" in Pod "p_n(u)" failed - error: "#;
+    assert!(message.starts_with(hook) && message.ends_with(r#"no, message: """#), "{message}");
     run.until("ready", ready).await;
     expect_test::expect![[r#"
         sandbox 0
