@@ -33,7 +33,7 @@ use kaji_proxy::ServiceProxy;
 use kaji_proxy::health::{self, Subject};
 use kaji_proxy::policy::{LocalPods, PolicyConfig};
 use kaji_runtime::{
-    Informers, Selected, Shared, local_path::NODE as LOCAL_PATH_NODE, objects::PersistentVolume,
+    Informers, Recorder, Selected, Shared, local_path::NODE as LOCAL_PATH_NODE, objects::PersistentVolume,
 };
 use kaji_server::FlagValues;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -183,7 +183,7 @@ pub async fn run(
     if let Some(network) = network {
         tasks.spawn(kaji_proxy::follow_nodes(network, cluster.clone(), stop.clone()));
     }
-    tasks.spawn(serve_services(config.clone(), cluster.clone(), stop.clone()));
+    tasks.spawn(serve_services(config.clone(), cluster.clone(), proxy_events(&shared), stop.clone()));
     tasks.spawn(enforce_policies(config.clone(), cluster.clone(), guard, stop.clone()));
     tasks.spawn(keep_local_volumes(config.clone(), informers.clone(), shared.clone()));
     tasks.spawn(cluster_dns::serve(config.addresses.clone(), dns, cluster, informers.clone(), served));
@@ -194,7 +194,19 @@ pub async fn run(
     Ok(())
 }
 
-async fn serve_services(config: RealNodeConfig, cluster: Arc<Informers>, stop: watch::Receiver<bool>) {
+/// Records events of the service proxy.
+fn proxy_events(shared: &Shared) -> kaji_proxy::Events {
+    let (client, clock, random) = (shared.client.clone(), shared.clock.clone(), shared.random.clone());
+    let recorder = Recorder::start(client, "kube-proxy", clock, random);
+    Arc::new(move |event| recorder.record(event))
+}
+
+async fn serve_services(
+    config: RealNodeConfig,
+    cluster: Arc<Informers>,
+    events: kaji_proxy::Events,
+    stop: watch::Receiver<bool>,
+) {
     let node = kaji_proxy::NodeConfig {
         service_cidrs: config.service_cidrs.iter().filter_map(|cidr| cidr.parse().ok()).collect(),
         node_ips: config.addresses.clone(),
@@ -208,7 +220,7 @@ async fn serve_services(config: RealNodeConfig, cluster: Arc<Informers>, stop: w
     let loopback = if has(IpAddr::is_ipv4) { Ipv4Addr::LOCALHOST.into() } else { Ipv6Addr::LOCALHOST.into() };
     let health = BindAddress::or(flags.healthz_bind_address, every, PROXY_HEALTH_PORT);
     let metrics = BindAddress::or(flags.metrics_bind_address, loopback, PROXY_METRICS_PORT);
-    let outcome = match ServiceProxy::start(node, &cluster).await {
+    let outcome = match ServiceProxy::start(node, &cluster, events).await {
         Ok(proxy) => {
             let measured = proxy.health();
             let pages = async {

@@ -22,7 +22,7 @@ pub mod tables;
 
 pub use dataplane::{Dataplane, ProxyError};
 pub use peers::follow_nodes;
-pub use proxy::{ServiceProxy, run};
+pub use proxy::{Events, ServiceProxy, run};
 
 use kaji_network::Cidr;
 use std::path::PathBuf;

@@ -8,11 +8,12 @@ use crate::{
 };
 use kaji_network::Cidr;
 use kaji_runtime::{
-    Informer, Informers, Key,
+    EventRecord, Informer, Informers, Key,
     objects::{EndpointSlice, Node, SERVICE_NAME_LABEL, Service},
 };
 use std::{
     collections::{BTreeMap, BTreeSet},
+    io::ErrorKind,
     net::{IpAddr, Ipv6Addr, SocketAddr},
     sync::{Arc, Mutex, PoisonError},
     time::Duration,
@@ -24,6 +25,8 @@ use tokio::{
 
 /// Before a change that failed is repeated.
 const RETRY: Duration = Duration::from_secs(1);
+/// Before health check node ports are tried again that were not free: upstream's `syncPeriod`.
+const CHECK_RETRY: Duration = Duration::from_secs(30);
 /// Before the address of `/healthz` is tried again, as upstream.
 const HEALTH_RETRY: Duration = Duration::from_secs(5);
 /// The zone's label.
@@ -52,6 +55,9 @@ impl Pending {
     }
 }
 
+/// Records an event, or drops it.
+pub type Events = Arc<dyn Fn(EventRecord) + Send + Sync>;
+
 /// The proxy of one node.
 pub struct ServiceProxy {
     config: NodeConfig,
@@ -63,6 +69,9 @@ pub struct ServiceProxy {
     pending: Arc<Pending>,
     /// Listeners of health check node ports, by service.
     checks: BTreeMap<Key, (u16, Check)>,
+    /// Services without the listener that they should have.
+    unheard: BTreeSet<Key>,
+    events: Events,
     /// No rules were in force yet.
     first: bool,
 }
@@ -81,7 +90,11 @@ impl ServiceProxy {
     ///
     /// # Errors
     /// Those of the system.
-    pub async fn start(config: NodeConfig, informers: &Informers) -> Result<ServiceProxy, ProxyError> {
+    pub async fn start(
+        config: NodeConfig,
+        informers: &Informers,
+        events: Events,
+    ) -> Result<ServiceProxy, ProxyError> {
         let proxy = ServiceProxy {
             dataplane: Dataplane::start(config.clone()).await?,
             health: Health::new(informers.clock().clone()),
@@ -90,6 +103,8 @@ impl ServiceProxy {
             nodes: informers.get::<Node>(),
             pending: Arc::default(),
             checks: BTreeMap::new(),
+            unheard: BTreeSet::new(),
+            events,
             first: true,
             config,
         };
@@ -174,6 +189,7 @@ impl ServiceProxy {
         let began = tokio::time::Instant::now();
         let mut whole = std::mem::take(&mut self.first);
         let mut keys = self.pending.take();
+        keys.extend(std::mem::take(&mut self.unheard));
         self.health.metrics().taken();
         let (services, slices) = (self.services.snapshot(), self.slices.snapshot());
         if self.read_node() {
@@ -228,13 +244,33 @@ impl ServiceProxy {
                 let task = tokio::spawn(serve(listener, self.health.clone(), subject));
                 self.checks.insert(key.clone(), (port, Check(task)));
             }
-            Err(error) => tracing::warn!(
-                "node {} failed to start healthcheck {:?} on port {port}: {error}",
-                self.config.name,
-                key.to_string()
-            ),
+            Err(error) => {
+                let event = unheard(&self.config.name, key, address, &error);
+                tracing::warn!("{}", event.message);
+                (self.events)(event);
+                self.unheard.insert(key.clone());
+            }
         }
     }
+}
+
+/// The event of a health check node port that cannot be listened at, with Go's text for one that is taken.
+fn unheard(node: &str, service: &Key, address: SocketAddr, error: &ProxyError) -> EventRecord {
+    let error = match error {
+        ProxyError::Io(_, error) if error.kind() == ErrorKind::AddrInUse => {
+            format!("listen tcp {address}: bind: address already in use")
+        }
+        error => error.to_string(),
+    };
+    let (name, port) = (service.to_string(), address.port());
+    let message = format!("node {node} failed to start healthcheck {name:?} on port {port}: {error}");
+    let regarding = serde_json::json!({
+        "apiVersion": "v1",
+        "kind": "Service",
+        "namespace": service.namespace.as_str(),
+        "name": service.name.as_str(),
+    });
+    EventRecord::warning(regarding, "FailedToStartServiceHealthcheck", message)
 }
 
 fn owner(slice: &EndpointSlice) -> Option<Key> {
@@ -301,7 +337,27 @@ pub async fn run(
         tokio::select! {
             () = pending.changed.notified(), if !failed => {}
             () = tokio::time::sleep(RETRY), if failed => {}
+            () = tokio::time::sleep(CHECK_RETRY), if !proxy.unheard.is_empty() => {}
             _ = stop.wait_for(|stop| *stop) => return Ok(()),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_health_check_node_port_that_is_taken_has_an_event() {
+        let address: SocketAddr = "[::]:30123".parse().unwrap();
+        let of = |kind: ErrorKind| {
+            let error = ProxyError::Io(address.to_string(), kind.into());
+            let event = unheard("node-1", &Key::new("n", "s"), address, &error);
+            format!("{} {} {}", event.regarding, event.reason, event.message)
+        };
+        expect_test::expect![[r#"{"apiVersion":"v1","kind":"Service","name":"s","namespace":"n"} FailedToStartServiceHealthcheck node node-1 failed to start healthcheck "n/s" on port 30123: listen tcp [::]:30123: bind: address already in use"#]]
+            .assert_eq(&of(ErrorKind::AddrInUse));
+        let other = of(ErrorKind::PermissionDenied);
+        assert!(other.contains("30123: permission denied") && !other.contains("in use"), "{other}");
     }
 }

@@ -140,7 +140,10 @@ async fn services_follow_their_objects() {
     let world = Arc::new(World::default());
     let informers = world.informers();
     let (stop, stopped) = watch::channel(false);
-    let proxy = ServiceProxy::start(cluster.config(), &informers).await.unwrap();
+    let proxy =
+        ServiceProxy::start(cluster.config(), &informers, Arc::new(drop::<kaji_runtime::EventRecord>))
+            .await
+            .unwrap();
     let dataplane = proxy.dataplane();
     let running = tokio::spawn(run(proxy, Some("127.0.0.1:10256".parse().unwrap()), stopped));
     let service = json!({
