@@ -177,6 +177,21 @@ pub trait ContainerRuntime: Send + Sync + 'static {
         &self,
     ) -> BoxFuture<'_, Result<BoxStream<'static, Result<RuntimeEvent, RuntimeError>>, RuntimeError>>;
 
+    /// Writes what a running container is, its memory with it, to an archive at a path; it runs on. A `timeout` of zero is the
+    /// backend's own.
+    ///
+    /// # Errors
+    /// [`RuntimeError::Unimplemented`] for backends that cannot, with the text by which clients know them.
+    fn checkpoint_container<'a>(
+        &'a self,
+        _id: &'a str,
+        _location: &'a Path,
+        _timeout: Duration,
+    ) -> BoxFuture<'a, Result<(), RuntimeError>> {
+        let text = "rpc error: code = Unimplemented desc = method CheckpointContainer not implemented";
+        Box::pin(std::future::ready(Err(RuntimeError::Unimplemented(text.to_owned()))))
+    }
+
     /// The node's pod CIDRs, for backends that assign pods' addresses.
     fn update_pod_cidrs(&self, cidrs: Vec<String>) -> BoxFuture<'_, Result<(), RuntimeError>>;
 }

@@ -15,6 +15,7 @@
 
 mod auth;
 mod certificates;
+mod checkpoint;
 mod configz;
 pub(crate) mod logs;
 pub mod lookup;

@@ -303,6 +303,19 @@ pub struct UpdateContainerResourcesRequest {
 pub struct UpdateContainerResourcesResponse {}
 
 #[derive(Clone, PartialEq, Message)]
+pub struct CheckpointContainerRequest {
+    #[prost(string, tag = 1)]
+    pub container_id: String,
+    #[prost(string, tag = 2)]
+    pub location: String,
+    #[prost(int64, tag = 3)]
+    pub timeout: i64,
+}
+
+#[derive(Clone, PartialEq, Message)]
+pub struct CheckpointContainerResponse {}
+
+#[derive(Clone, PartialEq, Message)]
 pub struct ReopenContainerLogRequest {
     #[prost(string, tag = 1)]
     pub container_id: String,

@@ -12,6 +12,7 @@ use kaji_containers::{
     PodSandboxFilter, PodSandboxInfo, PodSandboxStats, PodSandboxStatus, ResourceUpdate, RuntimeError,
     RuntimeEvent, RuntimeStatus, RuntimeVersion, Session,
 };
+use std::path::Path;
 use std::time::Duration;
 
 /// An answer without its content.
@@ -87,6 +88,20 @@ impl Inner {
         let method = "/runtime.v1.RuntimeService/ReopenContainerLog";
         let answer: cri::ReopenContainerLogResponse = self.connection.call(method, request).await?;
         let cri::ReopenContainerLogResponse {} = answer;
+        Ok(())
+    }
+
+    async fn checkpoint(&self, id: &str, location: &Path, timeout: Duration) -> Result<(), RuntimeError> {
+        let request = cri::CheckpointContainerRequest {
+            container_id: id.to_owned(),
+            location: location.display().to_string(),
+            timeout: seconds(timeout),
+        };
+        let deadline = if timeout.is_zero() { CALL } else { timeout };
+        let method = "/runtime.v1.RuntimeService/CheckpointContainer";
+        let answer: cri::CheckpointContainerResponse =
+            self.connection.call_within(method, request, deadline).await?;
+        let cri::CheckpointContainerResponse {} = answer;
         Ok(())
     }
 
@@ -244,6 +259,15 @@ impl ContainerRuntime for CriRuntime {
 
     fn reopen_container_log<'a>(&'a self, id: &'a str) -> BoxFuture<'a, Result<(), RuntimeError>> {
         Box::pin(self.0.reopen_log(id))
+    }
+
+    fn checkpoint_container<'a>(
+        &'a self,
+        id: &'a str,
+        location: &'a Path,
+        timeout: Duration,
+    ) -> BoxFuture<'a, Result<(), RuntimeError>> {
+        Box::pin(self.0.checkpoint(id, location, timeout))
     }
 
     fn exec_sync<'a>(

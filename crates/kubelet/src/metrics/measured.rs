@@ -13,6 +13,7 @@ use kaji_containers::{
     PullRequest, ResourceUpdate, RuntimeError, RuntimeEvent, RuntimeStatus, RuntimeVersion, Session,
 };
 use std::future::Future;
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::time::Instant;
@@ -114,6 +115,15 @@ impl ContainerRuntime for Measured<dyn ContainerRuntime> {
 
     fn reopen_container_log<'a>(&'a self, id: &'a str) -> Answer<'a, ()> {
         self.timed("reopen_container_log", self.inner.reopen_container_log(id))
+    }
+
+    fn checkpoint_container<'a>(
+        &'a self,
+        id: &'a str,
+        location: &'a Path,
+        timeout: Duration,
+    ) -> Answer<'a, ()> {
+        self.timed("checkpoint_container", self.inner.checkpoint_container(id, location, timeout))
     }
 
     fn exec_sync<'a>(

@@ -9,7 +9,7 @@ use super::lookup::NodePods;
 use super::metrics::{cadvisor, kubelet, resource};
 use super::request::{self, Handler, JSON, KubeletRequest, PLAIN, ServerBody};
 use super::usage::UsageReader;
-use super::{configz, logs, pods, streams, summary, system_logs};
+use super::{checkpoint, configz, logs, pods, streams, summary, system_logs};
 use crate::node::Housekeeping;
 use crate::pods::context::NodeContext;
 use crate::pods::{model, resources};
@@ -82,9 +82,7 @@ impl NodeApi {
                 disabled("profiling endpoint is disabled.")
             }
             "debug" if request.path == "/debug/flags/v" => disabled("flags endpoint is disabled."),
-            "checkpoint" => {
-                request::error(StatusCode::NOT_FOUND, "containers cannot be checkpointed on this node")
-            }
+            "checkpoint" => checkpoint::handle(self, request).await,
             "healthz" | "pods" | "runningpods" | "configz" | "containerLogs" | "logs" | "stats"
             | "metrics"
                 if !get =>

@@ -1,6 +1,6 @@
 //! The pages of a node: its pods, its configuration, and what is used.
 
-use super::Served;
+use super::{Served, whole};
 use http::{Method, StatusCode};
 use kaji_containers::*;
 use serde_json::{Value, json};
@@ -309,7 +309,7 @@ async fn pods_configuration_and_what_is_switched_off() {
         /runningpods/: 200 {"apiVersion":"v1","items":[{"metadata":{"name":"p","namespace":"n","uid":"u"},"spec":{"containers":[{"image":"registry/i:1","name":"c","resources":{}}]},"status":{}}],"kind":"PodList","metadata":{}}
         /debug/pprof/heap: 405 profiling endpoint is disabled.
         /debug/flags/v: 405 flags endpoint is disabled.
-        /checkpoint/n/p/c: 404 containers cannot be checkpointed on this node
+        /checkpoint/n/p/c: 405 405: Method Not Allowed
         /stats/container: 404 404: Page Not Found
         /metrics/none: 404 404: Page Not Found
         /configz: 200 {"kubeletconfig":{"address":"192.0.2.1","apiVersion":"kubelet.config.k8s.io/v1beta1","authentication":{"anonymous":{"enabled":false},"webhook":{"cacheTTL":"2m0s","enabled":true},"x509":{}},"authorization":{"mode":"Webhook","webhook":{"cacheAuthorizedTTL":"5m0s","cacheUnauthorizedTTL":"30s"}},"cgroupDriver":"cgroupfs","cgroupsPerQOS":false,"clusterDNS":["10.96.0.10"],"clusterDomain":"cluster.local","containerLogMaxFiles":5,"containerLogMaxSize":"10Mi","crashLoopBackOff":{"maxContainerRestartPeriod":"5m0s"},"enableDebuggingHandlers":true,"enableProfilingHandler":false,"enableServer":true,"enableSystemLogHandler":true,"enableSystemLogQuery":false,"evictionMaxPodGracePeriod":0,"imageGCHighThresholdPercent":85,"imageGCLowThresholdPercent":80,"imagePullCredentialsVerificationPolicy":"NeverVerifyPreloadedImages","kind":"KubeletConfiguration","memoryReservationPolicy":"None","nodeLeaseDurationSeconds":40,"nodeStatusReportFrequency":"5m0s","nodeStatusUpdateFrequency":"10s","podLogsDir":"DIR/pods","port":10250,"registerNode":true,"resolvConf":"/etc/resolv.conf","streamingConnectionIdleTimeout":"4h0m0s"}}
@@ -345,6 +345,26 @@ async fn pods_configuration_and_what_is_switched_off() {
         kubelet_running_pods 1"#]].assert_eq(&counted.join("\n"));
     let (_, page) = served.get("/metrics/probes").await;
     assert!(page.contains("process_start_time_seconds "), "{page}");
+}
+
+#[tokio::test]
+async fn checkpoints_are_asked_of_the_runtime() {
+    let served = Served::start().await;
+    with_pod(&served).await;
+    let mut lines = vec![];
+    for path in ["n/p/c", "n/p/c?timeout=1&timeout=-1", "n/p/c?timeout=a", "n/p/x", "n/x/c", "n/p"] {
+        let path = format!("/checkpoint/{path}");
+        let (code, text) = whole(served.send(Method::POST, &path, "admin").await).await;
+        lines.push(format!("{path}: {} {text}", code.as_u16()));
+    }
+    expect_test::expect![[r#"
+        /checkpoint/n/p/c: 500 checkpointing of n/p/c failed (rpc error: code = Unimplemented desc = method CheckpointContainer not implemented)
+        /checkpoint/n/p/c?timeout=1&timeout=-1: 500 checkpointing of n/p/c failed (CheckpointContainer requires the timeout value to be > 0)
+        /checkpoint/n/p/c?timeout=a: 404 cannot parse value of timeout parameter
+        /checkpoint/n/p/x: 404 container x does not exist
+        /checkpoint/n/x/c: 404 pod does not exist
+        /checkpoint/n/p: 404 404: Page Not Found"#]]
+    .assert_eq(&lines.join("\n"));
 }
 
 /// What every component has on its page.
