@@ -70,24 +70,27 @@ pub struct Actions {
     pub ephemeral: Vec<usize>,
 }
 
-/// Whether a sandbox has to be created, as which attempt, and the one that is there.
+/// Why a sandbox has to be created, if it has to; as which attempt, and the one that is there. The texts are upstream's.
 #[must_use]
-pub fn sandbox_changed(pod: &Pod, observed: &Observed) -> (bool, u32, Option<String>) {
-    let Some(newest) = observed.sandboxes.first() else { return (true, 0, None) };
+pub fn sandbox_changed(pod: &Pod, observed: &Observed) -> (Option<&'static str>, u32, Option<String>) {
+    let Some(newest) = observed.sandboxes.first() else { return (Some("no pod sandbox exists"), 0, None) };
     let ready = observed.sandboxes.iter().filter(|s| s.info.state == PodSandboxState::Ready).count();
     let next = newest.info.metadata.attempt + 1;
     let id = Some(newest.info.id.clone());
-    if ready > 1 || newest.info.state != PodSandboxState::Ready {
-        return (true, next, id);
+    if ready > 1 {
+        return (Some("multiple pod sandboxes are ready and need to be reconciled"), next, id);
+    }
+    if newest.info.state != PodSandboxState::Ready {
+        return (Some("pod sandbox is not ready"), next, id);
     }
     let host = model::host_network(pod);
     if (newest.security.namespaces.network == NamespaceMode::Node) != host {
-        return (true, next, None);
+        return (Some("network namespace mode changed and sandbox needs to be recreated"), next, None);
     }
     if !host && newest.addresses.is_empty() {
-        return (true, next, id);
+        return (Some("pod sandbox has no IP address"), next, id);
     }
-    (false, newest.info.metadata.attempt, id)
+    (None, newest.info.metadata.attempt, id)
 }
 
 /// Whether a rule has asked to restart all containers, by the status that was generated last or by an exit since. The condition
@@ -145,7 +148,7 @@ pub fn actions(pod: &Pod, observed: &Observed, results: &ProbeResults, former: &
         actions.reset = to_reset(pod, observed);
         return actions;
     }
-    if changed {
+    if changed.is_some() {
         in_new_sandbox(pod, observed, attempt, &mut actions);
         return actions;
     }
@@ -403,4 +406,56 @@ fn restart_sidecar(
     let message = format!("Init container {} {what}", found.name);
     actions.kill.push(Kill { id: found.id().to_owned(), name: found.name.clone(), message, reason });
     actions.init.push(index);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use kaji_containers::{PodSandboxInfo, PodSandboxMetadata, PodSandboxStatus, SandboxSecurity};
+
+    fn sandbox(state: PodSandboxState, address: Option<&str>) -> PodSandboxStatus {
+        PodSandboxStatus {
+            info: PodSandboxInfo {
+                id: "s".to_owned(),
+                metadata: PodSandboxMetadata::default(),
+                state,
+                created_at_nanos: 0,
+                labels: BTreeMap::new(),
+                annotations: BTreeMap::new(),
+                runtime_handler: String::new(),
+            },
+            addresses: address.into_iter().map(|text| text.parse().unwrap()).collect(),
+            network_namespace: None,
+            security: SandboxSecurity::default(),
+        }
+    }
+
+    #[test]
+    fn a_sandbox_that_has_to_be_created_anew_has_a_reason() {
+        let ready = || sandbox(PodSandboxState::Ready, Some("10.0.0.1"));
+        let on_host: Pod = serde_json::from_value(serde_json::json!({
+            "spec": {"hostNetwork": true, "containers": []},
+        }))
+        .unwrap();
+        let shown = [
+            (Pod::default(), vec![]),
+            (Pod::default(), vec![ready(), ready()]),
+            (Pod::default(), vec![sandbox(PodSandboxState::NotReady, None), ready()]),
+            (on_host, vec![ready()]),
+            (Pod::default(), vec![sandbox(PodSandboxState::Ready, None)]),
+            (Pod::default(), vec![ready()]),
+        ]
+        .map(|(pod, sandboxes)| {
+            let observed = Observed { sandboxes, ..Observed::default() };
+            sandbox_changed(&pod, &observed).0.unwrap_or("-")
+        });
+        expect_test::expect![[r"
+            no pod sandbox exists
+            multiple pod sandboxes are ready and need to be reconciled
+            pod sandbox is not ready
+            network namespace mode changed and sandbox needs to be recreated
+            pod sandbox has no IP address
+            -"]]
+        .assert_eq(&shown.join("\n"));
+    }
 }

@@ -31,11 +31,12 @@ pub(super) fn generate(
         .flatten()
         .flatten()
         .collect();
-    let sandbox = !compute::sandbox_changed(inputs.pod, inputs.observed).0;
+    let without_sandbox = compute::sandbox_changed(inputs.pod, inputs.observed).0;
+    let (reason, why) = without_sandbox.map_or(("", ""), |why| ("PodSandboxNotReady", why));
     let containers_ready = containers_ready(inputs, status, &all);
     let ready = ready(inputs, &containers_ready, others);
     let mut conditions = vec![
-        condition("PodReadyToStartContainers", sandbox, "", String::new()),
+        condition("PodReadyToStartContainers", without_sandbox.is_none(), reason, why.to_owned()),
         initialized(inputs, status, &all),
         ready,
         containers_ready,
