@@ -11,7 +11,7 @@ use super::{downward, expansion, labels, network, resources, security};
 use crate::plugins::devices::DeviceOptions;
 use kaji_containers::{
     ContainerConfig, ContainerMetadata, ContainerSecurity, ImageSpec, LinuxResources, Mount,
-    PodSandboxConfig, PodSandboxMetadata, UserNamespace,
+    PodSandboxConfig, PodSandboxMetadata, RuntimeHandler, UserNamespace,
 };
 use kaji_runtime::EventRecord;
 use std::collections::BTreeMap;
@@ -75,15 +75,31 @@ pub async fn sandbox_config(cx: &NodeContext, pod: &Pod, attempt: u32) -> Result
     })
 }
 
+/// Whether the handler of a pod has user namespaces. One that knows no handlers has none.
+fn check_user_namespaces(handlers: &[RuntimeHandler], wanted: &str) -> Result<(), String> {
+    let found = handlers.iter().find(|handler| handler.name == wanted);
+    if found.is_some_and(|handler| handler.user_namespaces) {
+        return Ok(());
+    }
+    let what = match wanted {
+        "" => "runtime does not support user namespaces".to_owned(),
+        wanted => format!("RuntimeClass handler {wanted:?} does not support user namespaces"),
+    };
+    let text = format!("can't set `spec.hostUsers: false`, {what}");
+    if found.is_some() || handlers.is_empty() {
+        return Err(text);
+    }
+    Err(format!("{text}: the handler {wanted:?} is not known"))
+}
+
 /// The user namespace of a pod that asks for one of its own.
 async fn user_namespace(cx: &NodeContext, pod: &Pod) -> Result<Option<UserNamespace>, String> {
     if model::spec(pod).host_users != Some(false) {
         return Ok(None);
     }
+    let wanted = runtime_handler(cx, pod).await?;
     let handlers = cx.runtime.status().await.map_err(|error| error.to_string())?.handlers;
-    if !handlers.iter().any(|handler| handler.name.is_empty() && handler.user_namespaces) {
-        return Err("can't set `spec.hostUsers: false`, runtime does not support user namespaces".to_owned());
-    }
+    check_user_namespaces(&handlers, &wanted)?;
     cx.user_namespaces.of_pod(model::uid(pod)).map(Some).map_err(|error| error.to_string())
 }
 
@@ -360,5 +376,31 @@ fn link_log(cx: &NodeContext, inputs: &ContainerInputs<'_>, id: &str, log: &Path
     let linked = std::fs::create_dir_all(dir).and_then(|()| std::os::unix::fs::symlink(log, dir.join(name)));
     if let Err(error) = linked {
         tracing::warn!(%error, container = id, "cannot link the container's log");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn user_namespaces_are_those_of_the_pod_s_handler() {
+        let handler = |name: &str, user_namespaces| RuntimeHandler {
+            name: name.to_owned(),
+            user_namespaces,
+            ..RuntimeHandler::default()
+        };
+        let known = [handler("", true), handler("runc", true), handler("kata", false)];
+        let of = |handlers: &[RuntimeHandler], wanted| {
+            check_user_namespaces(handlers, wanted).err().unwrap_or_else(|| "-".to_owned())
+        };
+        let shown = [of(&known, ""), of(&known, "runc"), of(&known, "kata"), of(&known, "x"), of(&[], "")];
+        expect_test::expect![[r#"
+            -
+            -
+            can't set `spec.hostUsers: false`, RuntimeClass handler "kata" does not support user namespaces
+            can't set `spec.hostUsers: false`, RuntimeClass handler "x" does not support user namespaces: the handler "x" is not known
+            can't set `spec.hostUsers: false`, runtime does not support user namespaces"#]]
+        .assert_eq(&shown.join("\n"));
     }
 }
