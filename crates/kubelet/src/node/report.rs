@@ -198,7 +198,8 @@ impl Reporter {
         let mut collection = self.target();
         collection.name.clear();
         match self.client.create(&collection, &body).await {
-            Err(error) if error.conflict() => {
+            // One that may not be created may be there all the same.
+            Err(error) if error.conflict() || error.code() == Some(403) => {
                 let patch = json!({"metadata": {"labels": labels, "annotations": annotations}});
                 let kind = PatchKind::Strategic.content_type();
                 self.client.patch(&self.target(), kind, "", &patch).await.map(drop)

@@ -78,9 +78,16 @@ fn client(requests: mpsc::UnboundedSender<Request>) -> Client {
             let path = head.uri.path().to_owned();
             let taken = path.ends_with("/status") || path.ends_with("/events");
             // At the end of the test nothing receives them.
-            let _ = requests.send((path, serde_json::from_slice(&body).unwrap_or_default()));
-            let absent = json!({"apiVersion": "v1", "kind": "Status", "status": "Failure", "code": 404, "reason": "NotFound", "message": "absent"});
-            let (code, answer) = if taken { (200, json!({})) } else { (404, absent) };
+            let _ = requests.send((path.clone(), serde_json::from_slice(&body).unwrap_or_default()));
+            let failure = |code: u16, reason: &str| {
+                let status = json!({"apiVersion": "v1", "kind": "Status", "status": "Failure", "code": code, "reason": reason, "message": "no"});
+                (code, status)
+            };
+            let (code, answer) = match path.as_str() {
+                _ if taken => (200, json!({})),
+                NODES => failure(403, "Forbidden"),
+                _ => failure(404, "NotFound"),
+            };
             let body = kube::client::Body::from(answer.to_string().into_bytes());
             Ok::<_, std::convert::Infallible>(http::Response::builder().status(code).body(body).unwrap())
         }
@@ -172,5 +179,11 @@ async fn a_node_is_registered_with_facts_of_its_machine() {
     assert_eq!((&info["runningInUserNamespace"], &info["swap"]), (&json!(false), &Value::Null));
     expect_test::expect![[r#"["ExtendWebSocketsToKubelet","InPlacePodLevelResourcesVerticalScaling","InPlacePodVerticalScalingInitContainers","RestartAllContainersOnContainerExits"]"#]]
         .assert_eq(&registered["status"]["declaredFeatures"].to_string());
+    // It may not be created. It is brought up to date where it is there already.
+    let node_path = format!("{NODES}/node-1");
+    let patch =
+        node.seen.first(|path, body| path == node_path && body["metadata"]["labels"].is_object()).await;
+    expect_test::expect![[r#"{"alpha.kubernetes.io/provided-node-ip":null,"volumes.kubernetes.io/controller-managed-attach-detach":"true"}"#]]
+        .assert_eq(&patch["metadata"]["annotations"].to_string());
     node.task.abort();
 }
