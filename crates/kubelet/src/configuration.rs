@@ -474,7 +474,7 @@ mod tests {
             evictionPressureTransitionPeriod: invalid duration "soon"
             the sysctls "vm.swappiness" are not known to be namespaced
             invalid configuration: CrashLoopBackOff.MaxContainerRestartPeriod (got: 0.5 seconds) must be set between 1s and 300s"#]].assert_eq(&errors.join("\n"));
-        assert!(of("featureGates: {KubeletPSI: true, PodsAPI: false}").is_ok());
+        assert!(of("featureGates: {KubeletPSI: true, ReduceDefaultCrashLoopBackOffDecay: false}").is_ok());
         assert_eq!(of("featureGates: {X: true}").unwrap_err(), "featureGates: unrecognized feature gate: X");
         assert_eq!(
             parse("apiVersion: v1\nkind: Pod\n").unwrap_err(),
