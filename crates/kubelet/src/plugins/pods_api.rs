@@ -163,7 +163,7 @@ const CANCELED: &str = "Canceled";
 /// A watch; it is counted when it ends.
 struct Watch {
     server: Arc<Server>,
-    /// Pods that were there when it began; `None` once all of them are told.
+    /// Pods that were there when it began; `None` once all of them were sent.
     first: Option<VecDeque<Pod>>,
     changes: broadcast::Receiver<PodChange>,
     code: &'static str,

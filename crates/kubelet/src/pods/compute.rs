@@ -431,7 +431,7 @@ mod tests {
     }
 
     #[test]
-    fn a_sandbox_that_has_to_be_created_anew_has_a_reason() {
+    fn a_sandbox_that_has_to_be_replaced_has_a_reason() {
         let ready = || sandbox(PodSandboxState::Ready, Some("10.0.0.1"));
         let on_host: Pod = serde_json::from_value(serde_json::json!({
             "spec": {"hostNetwork": true, "containers": []},
