@@ -3,8 +3,8 @@
 //! Invariant: an item that would have no effect is refused. A gate that this server has not is refused by name, unless it is
 //! switched as it is anyway; so is a version.
 //!
-//! Facts as of Kubernetes 1.37: `GenericWorkload` is beta and off; `GangScheduling` and `WorkloadAwarePreemption` of 1.36 are
-//! parts of it. The other gates are in [`gates`].
+//! Facts as of Kubernetes 1.37: `GenericWorkload` is beta and off; it has taken in `GangScheduling` and `WorkloadAwarePreemption`
+//! of 1.36, which are gates no more. The other gates are in [`gates`].
 
 mod gates;
 
@@ -17,9 +17,6 @@ pub struct Features {
     pub generic_workload: bool,
 }
 
-/// Gates of 1.36 that became parts of `GenericWorkload`.
-const PARTS: [&str; 2] = ["GangScheduling", "WorkloadAwarePreemption"];
-
 impl Features {
     /// Everything that can be switched on.
     pub const ALL: Features = Features { generic_workload: true };
@@ -29,7 +26,7 @@ impl Features {
     /// # Errors
     /// For an unknown gate, a value that is no boolean, and a gate that cannot have the value.
     pub fn parse<S: AsRef<str>>(items: impl IntoIterator<Item = S>) -> Result<Features, String> {
-        let (mut features, mut parts) = (Features::default(), vec![]);
+        let mut features = Features::default();
         for item in items {
             let item = item.as_ref().trim();
             if item.is_empty() {
@@ -44,16 +41,10 @@ impl Features {
             };
             match name {
                 "GenericWorkload" => features.generic_workload = on,
-                _ if PARTS.contains(&name) => parts.push((name.to_owned(), on)),
                 _ => gates::check(name, on)?,
             }
         }
-        match parts.iter().find(|(_, on)| *on != features.generic_workload) {
-            Some((name, _)) => {
-                Err(format!("{name} is a part of GenericWorkload: both are on, or both are off"))
-            }
-            None => Ok(features),
-        }
+        Ok(features)
     }
 }
 
@@ -162,13 +153,10 @@ mod tests {
     fn gates_are_switched_or_refused() {
         let on = |items: &[&str]| Features::parse(items).map(|f| f.generic_workload);
         assert_eq!(on(&[]), Ok(false));
-        assert_eq!(on(&["GenericWorkload=true", "GangScheduling=true", "AllAlpha=false"]), Ok(true));
+        assert_eq!(on(&["GenericWorkload=true", "AllAlpha=false"]), Ok(true));
         assert_eq!(on(&["GenericWorkload=true", "GenericWorkload=false"]), Ok(false));
         for (item, error) in [
-            (
-                "GangScheduling=true",
-                "GangScheduling is a part of GenericWorkload: both are on, or both are off",
-            ),
+            ("GangScheduling=true", "unrecognized feature gate: GangScheduling"),
             ("CompositePodGroup=true", "this server lacks what feature gate CompositePodGroup switches on"),
             ("Unheard=true", "unrecognized feature gate: Unheard"),
             ("GenericWorkload", "missing bool value for GenericWorkload"),

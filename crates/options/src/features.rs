@@ -7,8 +7,8 @@ use kaji_meta::{Features, ServedVersions};
 #[derive(Args, Clone, Debug, Default)]
 #[command(next_help_heading = "Features")]
 pub struct FeatureFlags {
-    /// Feature gates, NAME=BOOL. GenericWorkload can be switched (off by default; GangScheduling and WorkloadAwarePreemption are parts of
-    /// it); Kubernetes' others may be set to what they are anyway.
+    /// Feature gates, NAME=BOOL. GenericWorkload can be switched (off by default); Kubernetes' others may be set to what they are
+    /// anyway.
     #[arg(long, value_delimiter = ',', value_name = "GATES")]
     feature_gates: Vec<String>,
 }

@@ -4,7 +4,7 @@
 //! Invariants: a gate may be set to what this server does anyway, as upstream accepts it; everything else is refused by name, and
 //! so is a gate that upstream has not.
 
-/// Lines `STAGE on|off [locked|but here]:`, each followed by indented lines with names.
+/// Lines `STAGE on|off [locked] [but here|but not here]:`, each followed by indented lines with names.
 const GATES: &str = include_str!("gates.txt");
 
 /// A gate as upstream has it.
@@ -27,7 +27,7 @@ fn find(name: &str) -> Option<Gate> {
         }
         let words = || line.trim_end_matches(':').split(' ');
         let has = |word: &str| words().any(|other| other == word);
-        gate = Some(Gate { default: has("on"), locked: has("locked"), here: has("on") || has("here") });
+        gate = Some(Gate { default: has("on"), locked: has("locked"), here: has("on") != has("but") });
     }
     None
 }
@@ -76,22 +76,23 @@ mod tests {
         sorted.dedup();
         assert_eq!(sorted.len(), names().count(), "a gate has one line");
         let gate = |default, locked, here| Some(Gate { default, locked, here });
-        assert_eq!(find("SidecarContainers"), gate(true, true, true));
-        assert_eq!(find("CrossNamespaceVolumeDataSource"), gate(false, false, false));
+        assert_eq!(find("ImageVolume"), gate(true, true, true));
         assert_eq!(find("HPAScaleToZero"), gate(true, false, true));
-        assert_eq!(find("HPAConfigurableTolerance"), gate(true, true, true));
-        assert_eq!(find("ClusterTrustBundle"), gate(false, false, true));
+        assert_eq!(find("CompositePodGroup"), gate(false, false, false));
+        assert_eq!(find("KubeProxyIPVS"), gate(true, false, false));
+        assert_eq!(find("DeclarativeValidationTakeover"), gate(false, true, false));
     }
 
     #[test]
     fn gates_may_have_the_value_that_they_have() {
         for (name, on) in [
-            ("SidecarContainers", true),
+            ("ImageVolume", true),
             ("InPlacePodVerticalScaling", true),
             ("WatchList", true),
-            ("CrossNamespaceVolumeDataSource", false),
             ("HPAScaleToZero", true),
             ("KMSv1", false),
+            ("KubeProxyIPVS", false),
+            ("RuntimeClassInImageCriApi", false),
             ("ClusterTrustBundle", true),
             ("AllAlpha", false),
         ] {
@@ -102,21 +103,9 @@ mod tests {
     #[test]
     fn other_values_are_refused_by_name() {
         for (name, on, error) in [
-            (
-                "SidecarContainers",
-                false,
-                "cannot set feature gate SidecarContainers to false, feature is locked to true",
-            ),
-            (
-                "CrossNamespaceVolumeDataSource",
-                true,
-                "this server lacks what feature gate CrossNamespaceVolumeDataSource switches on",
-            ),
-            (
-                "HPAScaleToZero",
-                false,
-                "this server cannot switch off feature gate HPAScaleToZero: it always does what the gate switches on",
-            ),
+            ("ImageVolume", false, "cannot set feature gate ImageVolume to false, feature is locked to true"),
+            ("CompositePodGroup", true, "this server lacks what feature gate CompositePodGroup switches on"),
+            ("KubeProxyIPVS", true, "this server lacks what feature gate KubeProxyIPVS switches on"),
             (
                 "WatchList",
                 false,
@@ -132,6 +121,7 @@ mod tests {
                 false,
                 "this server cannot switch off feature gate AllBeta: it always does what the gate switches on",
             ),
+            ("SidecarContainers", true, "unrecognized feature gate: SidecarContainers"),
             ("on", true, "unrecognized feature gate: on"),
             ("", true, "unrecognized feature gate: "),
         ] {
