@@ -4,7 +4,7 @@
 //! - Rules come first and cost no look-up and no allocation unless they match; selectors follow.
 //! - A resource is its own only match under `Exact`; under `Equivalent` every resource and version that shows the same
 //!   objects counts, in the order of the rules.
-//! - What webhooks and policies are configured by is never about itself.
+//! - What webhooks and policies are configured by is never about itself, and they are never about reviews of access.
 //!
 //! Source: upstream's `plugin/webhook/predicates` and `plugin/policy/matching` of k8s.io/apiserver.
 
@@ -27,6 +27,21 @@ const EXEMPT: [&str; 6] = [
 /// Whether a request is about the configuration of admission itself.
 pub(crate) fn exempt(a: &Attributes<'_>) -> bool {
     a.kind.group == "admissionregistration.k8s.io" && EXEMPT.contains(&a.kind.kind.as_str())
+}
+
+/// Reviews, of which nothing is stored: refusing these may break the cluster. Source: `exclusion.Excluded`.
+const EXCLUDED: [(&str, &str); 6] = [
+    ("authentication.k8s.io", "selfsubjectreviews"),
+    ("authentication.k8s.io", "tokenreviews"),
+    ("authorization.k8s.io", "localsubjectaccessreviews"),
+    ("authorization.k8s.io", "selfsubjectaccessreviews"),
+    ("authorization.k8s.io", "selfsubjectrulesreviews"),
+    ("authorization.k8s.io", "subjectaccessreviews"),
+];
+
+/// Whether a request is a review of an authentication or authorization, which meets no webhook and no policy.
+pub(crate) fn excluded(a: &Attributes<'_>) -> bool {
+    EXCLUDED.contains(&(a.resource.group.as_str(), a.resource.resource.as_str()))
 }
 
 /// A list of names of which `*` is all.

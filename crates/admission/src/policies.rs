@@ -15,7 +15,7 @@ pub use metrics::PolicyMetrics;
 
 use crate::{
     match_conditions::MatchConditions,
-    matching::{MatchResources, Matched},
+    matching::{MatchResources, Matched, excluded},
 };
 use kaji_cel::{
     Env,
@@ -36,23 +36,11 @@ const EXEMPT: [&str; 4] = [
     "validatingadmissionpolicies",
     "validatingadmissionpolicybindings",
 ];
-/// Refusing these may break the cluster. Source: `exclusion.Excluded`.
-const EXCLUDED: [(&str, &str); 6] = [
-    ("authentication.k8s.io", "selfsubjectreviews"),
-    ("authentication.k8s.io", "tokenreviews"),
-    ("authorization.k8s.io", "localsubjectaccessreviews"),
-    ("authorization.k8s.io", "selfsubjectaccessreviews"),
-    ("authorization.k8s.io", "selfsubjectrulesreviews"),
-    ("authorization.k8s.io", "subjectaccessreviews"),
-];
 
 /// Whether policies may be about a request at all.
 fn concerned(a: &Attributes<'_>) -> bool {
-    let (group, resource) = (a.resource.group.as_str(), a.resource.resource.as_str());
-    match group {
-        GROUP => !EXEMPT.contains(&resource),
-        _ => !EXCLUDED.contains(&(group, resource)),
-    }
+    let exempt = a.resource.group == GROUP && EXEMPT.contains(&a.resource.resource.as_str());
+    !exempt && !excluded(a)
 }
 
 /// What a kind of policies makes of a policy.

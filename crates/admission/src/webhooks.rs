@@ -20,7 +20,7 @@ use crate::{
     Deps,
     config::Configuration,
     match_conditions::{Activation, MatchResult, MetricLabels, RequestAuthority},
-    matching::{Matched, by_rules, exempt},
+    matching::{Matched, by_rules, excluded, exempt},
     versioned::versioned,
 };
 use kaji_engine::Attributes;
@@ -115,7 +115,7 @@ impl Webhooks {
 impl Webhooks {
     /// Whether a webhook may be about a request; looks at no other object.
     pub(crate) fn concerns(&self, a: &Attributes<'_>) -> bool {
-        if a.internal {
+        if a.internal || excluded(a) {
             return false;
         }
         let hooks = self.source.hooks(a.api);

@@ -160,3 +160,31 @@ async fn orders_webhooks_by_configuration_and_index() {
     assert_eq!(uids(&second), "a/z/0 a/w/0 b/x/0 b/y/0 b/x/1 c/v/0");
     assert!(Arc::ptr_eq(&first[1], &second[2]) && !Arc::ptr_eq(&first[0], &second[0]));
 }
+
+/// A webhook that refuses or does not answer must not lock a cluster out of its own authentication and authorization.
+#[tokio::test]
+async fn leaves_reviews_of_access_alone() {
+    let configuration = json!({"metadata": {"name": "all", "resourceVersion": "1"}, "webhooks": [{"name": "all.b.c",
+        "rules": [{"operations": ["*"], "apiGroups": ["*"], "apiVersions": ["*"], "resources": ["*/*"]}]}]});
+    for (mutating, plural) in
+        [(true, "mutatingwebhookconfigurations"), (false, "validatingwebhookconfigurations")]
+    {
+        for (group, resource, concerned) in [
+            ("authentication.k8s.io", "selfsubjectreviews", false),
+            ("authentication.k8s.io", "tokenreviews", false),
+            ("authorization.k8s.io", "localsubjectaccessreviews", false),
+            ("authorization.k8s.io", "selfsubjectaccessreviews", false),
+            ("authorization.k8s.io", "selfsubjectrulesreviews", false),
+            ("authorization.k8s.io", "subjectaccessreviews", false),
+            ("", "tokenreviews", true),
+            ("example.com", "subjectaccessreviews", true),
+        ] {
+            let mut request = Request::new();
+            let place = kaji_meta::GroupResource::new("admissionregistration.k8s.io", plural);
+            request.api.put(&place, configuration.clone());
+            request.resource = GroupVersionResource::new(group, "v1", resource);
+            let webhooks = Webhooks::new(mutating, Auth::default(), crate::test_support::deps());
+            assert_eq!(request.with(async |a| webhooks.concerns(a)).await, concerned, "{group} {resource}");
+        }
+    }
+}

@@ -2,7 +2,9 @@
 
 use super::{
     parameters::Guard,
-    rules::{GROUP, default_match, match_resources, name_warnings, param_ref, param_ref_cell},
+    rules::{
+        GROUP, default_match, match_resources, name_warnings, param_ref, param_ref_cell, unreserved_name,
+    },
 };
 use crate::{
     Deps,
@@ -60,6 +62,25 @@ fn actions(errs: &mut ErrorList, path: &Path, spec: &Value) {
     }
 }
 
+impl Bindings {
+    fn validate(&self, object: &Value) -> ErrorList {
+        let (mut errs, spec, path) = (vec![], object.at("spec"), Path::new("spec"));
+        let policy = spec.text("policyName");
+        if policy.is_empty() {
+            errs.push(Error::required(&path.child("policyName"), ""));
+        } else {
+            check::dns_subdomain(&mut errs, &path.child("policyName"), policy);
+        }
+        param_ref(&mut errs, &path.child("paramRef"), spec.at("paramRef"));
+        match_resources(&mut errs, &path.child("matchResources"), spec.at("matchResources"));
+        // They have actions for violations.
+        if self.guard.validating {
+            actions(&mut errs, &path.child("validationActions"), spec);
+        }
+        errs
+    }
+}
+
 /// The definition of one of the two kinds.
 pub fn def(deps: &Deps, kind: &'static str, plural: &'static str, validating: bool) -> ResourceDef {
     let hooks = Bindings { guard: Guard::new(deps, kind, validating) };
@@ -79,28 +100,17 @@ impl Hooks for Bindings {
     }
 
     fn validate_create(&self, _ctx: &Ctx<'_>, object: &Value) -> ErrorList {
-        let (mut errs, spec, path) = (vec![], object.at("spec"), Path::new("spec"));
-        let policy = spec.text("policyName");
-        if policy.is_empty() {
-            errs.push(Error::required(&path.child("policyName"), ""));
-        } else {
-            check::dns_subdomain(&mut errs, &path.child("policyName"), policy);
-        }
-        param_ref(&mut errs, &path.child("paramRef"), spec.at("paramRef"));
-        match_resources(&mut errs, &path.child("matchResources"), spec.at("matchResources"));
-        // They have actions for violations.
-        if self.guard.validating {
-            actions(&mut errs, &path.child("validationActions"), spec);
-        }
+        let mut errs = self.validate(object);
+        unreserved_name(&mut errs, object);
         errs
     }
 
-    fn validate_update(&self, ctx: &Ctx<'_>, new: &Value, _old: &Value) -> ErrorList {
-        self.validate_create(ctx, new)
+    fn validate_update(&self, _ctx: &Ctx<'_>, new: &Value, _old: &Value) -> ErrorList {
+        self.validate(new)
     }
 
-    fn warnings(&self, _ctx: &Ctx<'_>, new: &Value, _old: Option<&Value>) -> Vec<String> {
-        name_warnings(new)
+    fn warnings(&self, _ctx: &Ctx<'_>, new: &Value, old: Option<&Value>) -> Vec<String> {
+        name_warnings(new, old)
     }
 
     fn permit<'a>(

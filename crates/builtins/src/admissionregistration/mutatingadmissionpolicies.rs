@@ -3,7 +3,7 @@
 use super::{
     expressions::{compile, match_conditions, policy_env},
     parameters::Guard,
-    rules::{GROUP, REINVOCATION_POLICIES, default_match, name_warnings, param_kind_cell},
+    rules::{GROUP, REINVOCATION_POLICIES, default_match, name_warnings, param_kind_cell, unreserved_name},
     validatingadmissionpolicies::policy,
 };
 use crate::{
@@ -80,6 +80,31 @@ fn mutation(errs: &mut ErrorList, path: &Path, m: &Value, env: &Env) {
     }
 }
 
+fn validate(object: &Value) -> ErrorList {
+    let (mut errs, spec, path) = (vec![], object.at("spec"), Path::new("spec"));
+    policy(&mut errs, spec, &path);
+    for r in spec.at("matchConstraints").list("resourceRules") {
+        let at = path.child("matchConstraints").child("resourceRules").child("operations");
+        for o in r.strings("operations") {
+            check::one_of(&mut errs, &at, o, &["*", "CONNECT", "CREATE", "UPDATE"]);
+        }
+    }
+    let conditions = spec.list("matchConditions");
+    match_conditions(&mut errs, &path.child("matchConditions"), conditions, spec.has("paramKind"));
+    let env = policy_env(&mut errs, &path.child("variables"), spec, true).making_objects();
+    let mutations = spec.list("mutations");
+    if mutations.is_empty() {
+        errs.push(Error::required(&path.child("mutations"), "mutations must contain at least one item"));
+    }
+    mutations
+        .iter()
+        .enumerate()
+        .for_each(|(i, m)| mutation(&mut errs, &path.child("mutations").index(i), m, &env));
+    let policy = spec.text("reinvocationPolicy");
+    check::required_one_of(&mut errs, &path.child("reinvocationPolicy"), policy, REINVOCATION_POLICIES);
+    errs
+}
+
 impl Hooks for Policies {
     fn default(&self, _version: &str, object: &mut Value) {
         let spec = ensure_object(object, "spec");
@@ -88,36 +113,17 @@ impl Hooks for Policies {
     }
 
     fn validate_create(&self, _ctx: &Ctx<'_>, object: &Value) -> ErrorList {
-        let (mut errs, spec, path) = (vec![], object.at("spec"), Path::new("spec"));
-        policy(&mut errs, spec, &path);
-        for r in spec.at("matchConstraints").list("resourceRules") {
-            let at = path.child("matchConstraints").child("resourceRules").child("operations");
-            for o in r.strings("operations") {
-                check::one_of(&mut errs, &at, o, &["*", "CONNECT", "CREATE", "UPDATE"]);
-            }
-        }
-        let conditions = spec.list("matchConditions");
-        match_conditions(&mut errs, &path.child("matchConditions"), conditions, spec.has("paramKind"));
-        let env = policy_env(&mut errs, &path.child("variables"), spec, true).making_objects();
-        let mutations = spec.list("mutations");
-        if mutations.is_empty() {
-            errs.push(Error::required(&path.child("mutations"), "mutations must contain at least one item"));
-        }
-        mutations
-            .iter()
-            .enumerate()
-            .for_each(|(i, m)| mutation(&mut errs, &path.child("mutations").index(i), m, &env));
-        let policy = spec.text("reinvocationPolicy");
-        check::required_one_of(&mut errs, &path.child("reinvocationPolicy"), policy, REINVOCATION_POLICIES);
+        let mut errs = validate(object);
+        unreserved_name(&mut errs, object);
         errs
     }
 
-    fn validate_update(&self, ctx: &Ctx<'_>, new: &Value, _old: &Value) -> ErrorList {
-        self.validate_create(ctx, new)
+    fn validate_update(&self, _ctx: &Ctx<'_>, new: &Value, _old: &Value) -> ErrorList {
+        validate(new)
     }
 
-    fn warnings(&self, _ctx: &Ctx<'_>, new: &Value, _old: Option<&Value>) -> Vec<String> {
-        name_warnings(new)
+    fn warnings(&self, _ctx: &Ctx<'_>, new: &Value, old: Option<&Value>) -> Vec<String> {
+        name_warnings(new, old)
     }
 
     fn permit<'a>(

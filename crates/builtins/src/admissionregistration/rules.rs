@@ -22,15 +22,63 @@ pub const REINVOCATION_POLICIES: &[&str] = &["IfNeeded", "Never"];
 /// The end of names that upstream reserves for configurations in files.
 const STATIC: &str = ".static.k8s.io";
 
-/// The warning about a reserved name. Where configurations in files are on (`ManifestBasedAdmissionControlConfig`), which this server
-/// has not, upstream refuses a new object of such a name.
-pub fn name_warnings(object: &Value) -> Vec<String> {
-    if !object::name(object).ends_with(STATIC) {
-        return vec![];
+fn reserved(object: &Value) -> Option<String> {
+    let text = || {
+        format!(
+            "names ending with {STATIC:?} are reserved for static manifest-based configurations and cannot be managed via the API"
+        )
+    };
+    object::name(object).ends_with(STATIC).then(text)
+}
+
+/// A new object has no reserved name.
+pub fn unreserved_name(errs: &mut ErrorList, object: &Value) {
+    if let Some(text) = reserved(object) {
+        let path = Path::new("metadata").child("name");
+        errs.push(Error::invalid(&path, object::name(object), text));
     }
-    vec![format!(
-        "metadata.name: names ending with {STATIC:?} are reserved for static manifest-based configurations and cannot be managed via the API"
-    )]
+}
+
+/// What an update is warned of: an object from before the name was reserved keeps it.
+pub fn name_warnings(object: &Value, old: Option<&Value>) -> Vec<String> {
+    let text = old.and_then(|_| reserved(object));
+    text.into_iter().map(|text| format!("metadata.name: {text}")).collect()
+}
+
+/// Resources that admission webhooks are never about, as the admission plugins have them. Source: `exclusion.Excluded`.
+const EXCLUDED: [(&str, &str); 6] = [
+    ("authentication.k8s.io", "selfsubjectreviews"),
+    ("authentication.k8s.io", "tokenreviews"),
+    ("authorization.k8s.io", "localsubjectaccessreviews"),
+    ("authorization.k8s.io", "selfsubjectaccessreviews"),
+    ("authorization.k8s.io", "selfsubjectrulesreviews"),
+    ("authorization.k8s.io", "subjectaccessreviews"),
+];
+
+/// Warnings of a webhook's rules that name a resource that no webhook is about. A rule with `*` may mean others.
+pub fn rule_warnings(path: &Path, rules: &[Value]) -> Vec<String> {
+    let mut warnings = vec![];
+    for (i, rule) in rules.iter().enumerate() {
+        if rule.strings("apiGroups").chain(rule.strings("resources")).any(|name| name == "*") {
+            continue;
+        }
+        let mut named: Vec<(&str, &str)> = vec![];
+        for group in rule.strings("apiGroups") {
+            for resource in rule.strings("resources") {
+                let pair = (group, resource);
+                if EXCLUDED.contains(&pair) && !named.contains(&pair) {
+                    named.push(pair);
+                }
+            }
+        }
+        warnings.extend(named.into_iter().map(|(group, resource)| {
+            let at = path.index(i);
+            format!(
+                "{at}: {resource}.{group} is excluded from admission webhooks; this rule will have no effect"
+            )
+        }));
+    }
+    warnings
 }
 
 fn wildcard_alone(errs: &mut ErrorList, path: &Path, rule: &Value, field: &str, what: &str) {
@@ -309,23 +357,49 @@ pub fn param_ref_cell(object: &Value) -> String {
 #[cfg(test)]
 mod tests {
     use crate::{
-        admissionregistration::defs,
-        shared::testing::{deps, warnings},
+        admissionregistration::{defs, validatingwebhookconfigurations},
+        shared::testing::{create_errors, deps, update_errors, update_warnings, warnings},
     };
+    use expect_test::expect;
     use serde_json::json;
 
+    const RESERVED: &str = r#"names ending with ".static.k8s.io" are reserved for static manifest-based configurations and cannot be managed via the API"#;
+
     #[test]
-    fn warns_of_reserved_names() {
+    fn refuses_new_objects_of_reserved_names_and_warns_of_old_ones() {
         let defs = defs(&deps());
         assert_eq!(defs.len(), 6);
         for def in &defs {
-            let warned = |name: &str| warnings(def, &json!({"metadata": {"name": name}}));
-            assert_eq!(
-                warned("a.static.k8s.io"),
-                r#"metadata.name: names ending with ".static.k8s.io" are reserved for static manifest-based configurations and cannot be managed via the API"#,
-                "{def:?}"
-            );
-            assert_eq!(warned("static.k8s.io"), "");
+            let named = |name: &str| json!({"metadata": {"name": name, "resourceVersion": "1"}});
+            let (reserved, free) = (named("a.static.k8s.io"), named("static.k8s.io"));
+            let error = format!(r#"metadata.name: Invalid value: "a.static.k8s.io": {RESERVED}"#);
+            assert!(create_errors(def, reserved.clone()).ends_with(&error), "{def:?}");
+            assert!(!create_errors(def, free.clone()).contains("static.k8s.io"));
+            assert!(!update_errors(def, "", reserved.clone(), reserved.clone()).contains(RESERVED));
+            assert_eq!(warnings(def, &reserved), "");
+            assert_eq!(update_warnings(def, &reserved, &reserved), format!("metadata.name: {RESERVED}"));
+            assert_eq!(update_warnings(def, &free, &free), "");
         }
+    }
+
+    #[test]
+    fn warns_of_rules_that_never_match() {
+        let rule = |groups: &[&str], resources: &[&str]| json!({"apiGroups": groups, "resources": resources});
+        let object = json!({"webhooks": [
+            {"rules": [rule(&["*"], &["tokenreviews"]), rule(&["authentication.k8s.io"], &["*"])]},
+            {"rules": [
+                rule(&["apps"], &["tokenreviews"]),
+                rule(
+                    &["authorization.k8s.io", "authentication.k8s.io"],
+                    &["tokenreviews", "pods", "subjectaccessreviews", "tokenreviews"],
+                ),
+            ]},
+        ]});
+        let def = validatingwebhookconfigurations::def();
+        expect![[r"
+            webhooks[1].rules[1]: subjectaccessreviews.authorization.k8s.io is excluded from admission webhooks; this rule will have no effect
+            webhooks[1].rules[1]: tokenreviews.authentication.k8s.io is excluded from admission webhooks; this rule will have no effect"]]
+        .assert_eq(&warnings(&def, &object));
+        assert_eq!(warnings(&def, &object), update_warnings(&def, &object, &object));
     }
 }

@@ -5,6 +5,7 @@ use super::{
     parameters::Guard,
     rules::{
         FAILURE_POLICIES, GROUP, default_match, match_resources, name_warnings, param_kind, param_kind_cell,
+        unreserved_name,
     },
 };
 use crate::{
@@ -175,7 +176,9 @@ impl Hooks for Policies {
     }
 
     fn validate_create(&self, _ctx: &Ctx<'_>, object: &Value) -> ErrorList {
-        validate(object)
+        let mut errs = validate(object);
+        unreserved_name(&mut errs, object);
+        errs
     }
 
     fn prepare_update(&self, ctx: &Ctx<'_>, new: &mut Value, old: &Value) {
@@ -188,8 +191,8 @@ impl Hooks for Policies {
         if ctx.subresource == "status" { validate_status(new) } else { validate(new) }
     }
 
-    fn warnings(&self, _ctx: &Ctx<'_>, new: &Value, _old: Option<&Value>) -> Vec<String> {
-        name_warnings(new)
+    fn warnings(&self, _ctx: &Ctx<'_>, new: &Value, old: Option<&Value>) -> Vec<String> {
+        name_warnings(new, old)
     }
 
     fn permit<'a>(

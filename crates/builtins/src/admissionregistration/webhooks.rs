@@ -4,7 +4,7 @@ use super::{
     expressions::match_conditions,
     rules::{
         FAILURE_POLICIES, GROUP, MATCH_POLICIES, REINVOCATION_POLICIES, client, default_rules, name_warnings,
-        rule,
+        rule, rule_warnings, unreserved_name,
     },
 };
 use crate::shared::{
@@ -146,15 +146,22 @@ impl Hooks for Webhooks {
     }
 
     fn validate_create(&self, _ctx: &Ctx<'_>, object: &Value) -> ErrorList {
-        self.validate(object, None)
+        let mut errs = self.validate(object, None);
+        unreserved_name(&mut errs, object);
+        errs
     }
 
     fn validate_update(&self, _ctx: &Ctx<'_>, new: &Value, old: &Value) -> ErrorList {
         self.validate(new, Some(old))
     }
 
-    fn warnings(&self, _ctx: &Ctx<'_>, new: &Value, _old: Option<&Value>) -> Vec<String> {
-        name_warnings(new)
+    fn warnings(&self, _ctx: &Ctx<'_>, new: &Value, old: Option<&Value>) -> Vec<String> {
+        let mut warnings = name_warnings(new, old);
+        for (i, hook) in new.list("webhooks").iter().enumerate() {
+            let path = Path::new("webhooks").index(i).child("rules");
+            warnings.extend(rule_warnings(&path, hook.list("rules")));
+        }
+        warnings
     }
 
     fn row(&self, _version: &str, object: &Value, now: jiff::Timestamp) -> Vec<Value> {

@@ -47,6 +47,12 @@ pub fn warnings(def: &ResourceDef, object: &Value) -> String {
     def.hooks.warnings(&test.ctx(object, "", &version), object, None).join("\n")
 }
 
+/// The warnings of changing `old` to `new`, one a line.
+pub fn update_warnings(def: &ResourceDef, new: &Value, old: &Value) -> String {
+    let (test, version) = (TestContext::default(), storage(def));
+    def.hooks.warnings(&test.ctx(new, "", &version), new, Some(old)).join("\n")
+}
+
 /// The errors of changing `old` to `new` (both defaulted, `new` prepared), one a line.
 pub fn update_errors(def: &ResourceDef, subresource: &str, new: Value, old: Value) -> String {
     update(def, subresource, new, old).1
