@@ -90,10 +90,10 @@ pub use storage::{
     VolumeAttachmentStatus, default_class,
 };
 pub use volume::{
-    ATTRIBUTES_CLASS, CLAIM_REF, ClaimRef, CsiSource, PathSource, PersistentVolume, PersistentVolumeClaim,
-    PersistentVolumeClaimSpec, PersistentVolumeClaimStatus, PersistentVolumeSpec, PersistentVolumeStatus,
-    UNBOUND, VOLUME, VolumeAttributesClass, VolumeNodeAffinity, csi_attachment_name, csi_volume_name,
-    volume_mode,
+    ATTRIBUTES_CLASS, CLAIM_REF, ClaimCondition, ClaimRef, CsiSource, PathSource, PersistentVolume,
+    PersistentVolumeClaim, PersistentVolumeClaimSpec, PersistentVolumeClaimStatus, PersistentVolumeSpec,
+    PersistentVolumeStatus, UNBOUND, VOLUME, VolumeAttributesClass, VolumeNodeAffinity, csi_attachment_name,
+    csi_volume_name, volume_mode,
 };
 
 /// Shows a visitor the kinds of workloads with pods that are alike: the scheduler spreads the pods of each.

@@ -24,6 +24,10 @@ pub trait Protected: Projection {
     const ADDS: bool = true;
     /// Whether an object uses this one.
     fn used(&self, view: &View) -> bool;
+    /// What the controller writes before all else to an object that is not being deleted. The write's own event brings the key back.
+    fn upkeep(&self, _view: &View, _cx: &Cx<'_>) -> Option<Write> {
+        None
+    }
 }
 
 /// The key of an object that lacks its finalizer, or that waits for its removal.
@@ -51,6 +55,11 @@ impl<T: Protected> Reconciler for Protection<T> {
         let Some(object) = objects.by_key(key) else { return Plan::nothing() };
         let meta = object.meta();
         let has = meta.finalizers.iter().any(|f| f == T::FINALIZER);
+        if !meta.deleting()
+            && let Some(write) = object.upkeep(view, cx)
+        {
+            return Plan::nothing().then(write);
+        }
         let mut finalizers = meta.finalizers.clone();
         match meta.deletion_timestamp {
             Some(_) if !has || object.used(view) => return Plan::nothing(),

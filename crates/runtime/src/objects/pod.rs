@@ -369,6 +369,9 @@ pub struct ContainerStatus {
 pub struct ContainerState {
     /// It has ended.
     pub terminated: Option<Terminated>,
+    /// It has not begun.
+    #[serde(deserialize_with = "super::volume::present")]
+    pub waiting: bool,
 }
 
 /// How a container ended.
@@ -413,6 +416,8 @@ pub struct PodStatus {
     pub container_statuses: Box<[ContainerStatus]>,
     /// Init container statuses.
     pub init_container_statuses: Box<[ContainerStatus]>,
+    /// Ephemeral container statuses.
+    pub ephemeral_container_statuses: Box<[ContainerStatus]>,
     /// Where preemption made room.
     pub nominated_node_name: Text,
     /// Claims of devices that were made for it.
@@ -508,6 +513,18 @@ impl Pod {
         let variables = variables.flat_map(|c| c.variable_secrets.iter().chain(&c.source_secrets));
         let pulled = spec.image_pull_secrets.iter().map(|s| &*s.name);
         variables.chain(&spec.volumes.secrets).map(|s| &**s).chain(pulled)
+    }
+
+    /// Finished, or being deleted without a container that runs. Upstream's `IsPodTerminated` of volumes.
+    pub fn terminated(&self) -> bool {
+        let status = &self.status;
+        let mut containers = status
+            .container_statuses
+            .iter()
+            .chain(&status.init_container_statuses)
+            .chain(&status.ephemeral_container_statuses);
+        let ends = self.metadata.deleting();
+        self.finished() || ends && containers.all(|c| c.state.terminated.is_some() || c.state.waiting)
     }
 
     /// Neither finished nor being deleted.

@@ -17,7 +17,7 @@ fn storage(amounts: &Amounts) -> Option<Quantity> {
 }
 
 /// Whether something is there, whatever it is.
-fn present<'de, D: Deserializer<'de>>(deserializer: D) -> Result<bool, D::Error> {
+pub(super) fn present<'de, D: Deserializer<'de>>(deserializer: D) -> Result<bool, D::Error> {
     Ok(Option::<IgnoredAny>::deserialize(deserializer)?.is_some())
 }
 
@@ -68,6 +68,17 @@ pub struct ModifyVolumeStatus {
     pub target_volume_attributes_class_name: String,
 }
 
+/// A condition of a claim.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(default)]
+pub struct ClaimCondition {
+    /// Type.
+    #[serde(rename = "type")]
+    pub kind: String,
+    /// `True`, `False`, `Unknown`
+    pub status: String,
+}
+
 /// A claim's status.
 #[derive(Clone, Debug, Default, PartialEq, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
@@ -82,9 +93,16 @@ pub struct PersistentVolumeClaimStatus {
     pub access_modes: Vec<String>,
     /// What the volume has.
     pub capacity: Amounts,
+    /// Conditions.
+    pub conditions: Box<[ClaimCondition]>,
 }
 
 impl PersistentVolumeClaimStatus {
+    /// The status of a condition.
+    pub fn condition(&self, kind: &str) -> Option<&str> {
+        self.conditions.iter().find(|condition| condition.kind == kind).map(|condition| &*condition.status)
+    }
+
     /// The storage that the volume has.
     pub fn storage(&self) -> Option<Quantity> {
         storage(&self.capacity)
