@@ -133,8 +133,7 @@ impl Hooks for Pods {
     }
 
     fn prepare_create(&self, ctx: &Ctx<'_>, pod: &mut Value) {
-        let qos = resources::qos_class(pod.at("spec"));
-        put(pod, "status", json!({"phase": "Pending", "qosClass": qos}));
+        put(pod, "status", json!({"phase": "Pending"}));
         drop::disabled_fields(ctx.features, ensure_object(pod, "spec"), None);
         if !pod.at("spec").list("schedulingGates").is_empty() {
             let gated = Condition {
@@ -149,6 +148,9 @@ impl Hooks for Pods {
         for warning in validate::annotations::app_armor_to_fields(pod) {
             ctx.warn(warning);
         }
+        resources::default_pod_level(ensure_object(pod, "spec"));
+        let qos = resources::qos_class(pod.at("spec"));
+        put(ensure_object(pod, "status"), "qosClass", qos);
     }
 
     fn validate_create(&self, _ctx: &Ctx<'_>, pod: &Value) -> ErrorList {
@@ -176,6 +178,7 @@ impl Hooks for Pods {
             }
             "ephemeralcontainers" => update::prepare_ephemeral(new, old),
             "resize" => resize::prepare(new, old),
+            "" => update::keep_pod_level(new, old),
             _ => {}
         }
         drop::disabled_fields(ctx.features, ensure_object(new, "spec"), Some(old.at("spec")));

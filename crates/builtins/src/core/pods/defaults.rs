@@ -3,7 +3,7 @@
 //! Invariants: idempotent, because objects read back are defaulted again; what only pods get (requests from limits,
 //! host ports, `enableServiceLinks`) is never put into templates.
 
-use super::{CONTAINER_LISTS, image, resources};
+use super::{CONTAINER_LISTS, image};
 use crate::shared::{
     Fields,
     rules::round_quantities,
@@ -74,7 +74,6 @@ fn pod_only(spec: &mut Value) {
             requests_from_limits(c);
         }
     }
-    resources::default_pod_level(spec);
     set_default(spec, "enableServiceLinks", || true.into());
     if spec.flag("hostNetwork") {
         for list in ["containers", "initContainers"] {

@@ -12,8 +12,15 @@ use kaji_meta::{
 };
 use serde_json::Value;
 
-/// Keeps of the update what a resize may change. Added, removed or renamed containers stay, for validation to refuse.
+/// Keeps of the update what a resize may change, and completes the resources of the pod as a whole.
 pub fn prepare(new: &mut Value, old: &Value) {
+    narrow(new, old);
+    update::keep_pod_level(new, old);
+    resources::default_pod_level(ensure_object(new, "spec"));
+}
+
+/// Added, removed or renamed containers stay, for validation to refuse.
+fn narrow(new: &mut Value, old: &Value) {
     let same_names = |list: &str| {
         let names =
             |v: &Value| v.at("spec").list(list).iter().map(|c| c.text("name").to_owned()).collect::<Vec<_>>();
@@ -174,7 +181,10 @@ fn only_cpu_and_memory(errs: &mut ErrorList, path: &Path, old: &Value, munged: &
 
 #[cfg(test)]
 mod tests {
-    use crate::{core::pods::def, shared::testing::update_errors};
+    use crate::{
+        core::pods::def,
+        shared::testing::{update, update_errors},
+    };
     use serde_json::{Value, json};
 
     /// Upstream refused it up to 1.36 (kubernetes/kubernetes#138641).
@@ -192,5 +202,28 @@ mod tests {
             update_errors(&def(), "resize", pod("2", json!([])), old),
             "spec: Forbidden: only cpu and memory resources are mutable"
         );
+    }
+
+    /// A client that knows nothing of the field sends none, and one that sets a part gets the rest.
+    #[test]
+    fn resources_of_the_pod_as_a_whole_are_kept_and_completed() {
+        let pod = |resources: Value| {
+            let limits = json!({"cpu": "1", "memory": "1Gi"});
+            json!({"metadata": {"name": "p", "namespace": "default"}, "spec": {"resources": resources,
+                "containers": [{"name": "c", "image": "i", "resources": {"requests": limits, "limits": limits}}]}})
+        };
+        let whole =
+            json!({"requests": {"cpu": "1", "memory": "1Gi"}, "limits": {"cpu": "1", "memory": "1Gi"}});
+        let resources = |subresource: &str, new: Value, old: Value| {
+            let (updated, errors) = update(&def(), subresource, new, old);
+            assert_eq!(errors, "");
+            updated["spec"]["resources"].clone()
+        };
+        for subresource in ["", "resize"] {
+            assert_eq!(resources(subresource, pod(Value::Null), pod(whole.clone())), whole, "{subresource}");
+        }
+        let mut new = pod(json!({"requests": {"cpu": "1"}}));
+        super::prepare(&mut new, &pod(Value::Null));
+        assert_eq!(new["spec"]["resources"], whole);
     }
 }

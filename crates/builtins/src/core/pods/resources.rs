@@ -1,7 +1,11 @@
 //! Resource arithmetic of pod specs: sums over containers, pod-level defaults, QoS class, and the names of resources.
 
-use super::is_sidecar;
-use crate::shared::{Fields, check::quantity, value::ensure_object};
+use super::{CONTAINER_LISTS, is_sidecar};
+use crate::shared::{
+    Fields,
+    check::quantity,
+    value::{ensure_object, set_default},
+};
 use kaji_meta::Quantity;
 use kaji_quota::names::{is_hugepages, is_native};
 use serde_json::Value;
@@ -77,39 +81,48 @@ pub fn aggregate(spec: &Value, what: &str) -> Resources {
     total
 }
 
-/// Defaults `spec.resources` of a pod that sets part of it (KEP-2837).
+/// Sets what is missing in a list of `spec.resources`.
+fn fill(spec: &mut Value, what: &str, values: Vec<(String, Value)>) {
+    if values.is_empty() {
+        return;
+    }
+    let list = ensure_object(ensure_object(spec, "resources"), what);
+    for (name, q) in values {
+        set_default(list, &name, || q);
+    }
+}
+
+/// Defaults `spec.resources` of a pod that sets part of it (KEP-2837), once its containers are complete, which is after admission:
+/// limits of huge pages are those of the containers; requests those of the containers, else the limits; and limits are those of the
+/// containers if all of them have one, though no less than the requests.
 pub fn default_pod_level(spec: &mut Value) {
-    let count = |spec: &Value, what| spec.at("resources").map(what).map_or(0, |m| m.len());
-    if !spec.has("resources") || count(spec, "limits") + count(spec, "requests") == 0 {
+    if !["limits", "requests"]
+        .iter()
+        .any(|what| spec.at("resources").map(what).is_some_and(|m| !m.is_empty()))
+    {
         return;
     }
-    let mut fill = |what: &str, values: Vec<(String, Value)>| {
-        if !values.is_empty() {
-            let list = ensure_object(ensure_object(spec, "resources"), what);
-            for (name, q) in values {
-                crate::shared::value::set_default(list, &name, || q);
-            }
-        }
-        spec.clone()
+    let limits = aggregate(spec, "limits");
+    let pages = limits.iter().filter(|(n, _)| is_hugepages(n) && !spec.at("resources").at("requests").has(n));
+    let pages = pages.map(|(n, q)| (n.clone(), q.to_string().into())).collect();
+    fill(spec, "limits", pages);
+    let requests =
+        aggregate(spec, "requests").into_iter().filter(|(n, _)| matches!(n.as_str(), "cpu" | "memory"));
+    fill(spec, "requests", requests.map(|(n, q)| (n, q.to_string().into())).collect());
+    let own = spec.at("resources").map("limits").into_iter().flatten().filter(|(n, _)| is_pod_level(n));
+    let own = own.map(|(n, q)| (n.clone(), q.clone())).collect();
+    fill(spec, "requests", own);
+    let limited = |name: &str| {
+        let mut all = CONTAINER_LISTS.iter().flat_map(|list| spec.list(list));
+        all.all(|container| container.at("resources").at("limits").has(name))
     };
-    let now = fill("limits", vec![]);
-    let limits = aggregate(&now, "limits")
-        .into_iter()
-        .filter(|(n, _)| is_hugepages(n) && !now.at("resources").at("requests").has(n))
-        .map(|(n, q)| (n, q.to_string().into()))
-        .collect();
-    let now = fill("limits", limits);
-    if now.at("resources").map("limits").is_none_or(|l| l.is_empty()) {
-        return;
-    }
-    let requests = aggregate(&now, "requests")
-        .into_iter()
-        .filter(|(n, _)| matches!(n.as_str(), "cpu" | "memory"))
-        .map(|(n, q)| (n, q.to_string().into()))
-        .collect();
-    let now = fill("requests", requests);
-    let limits = now.at("resources").map("limits").into_iter().flatten();
-    fill("requests", limits.filter(|(n, _)| is_pod_level(n)).map(|(n, q)| (n.clone(), q.clone())).collect());
+    let wanted = spec.at("resources").map("requests").into_iter().flatten().filter_map(|(name, request)| {
+        let limit = limits.get(name).filter(|_| is_pod_level(name) && limited(name))?;
+        let more = quantity(request).filter(|request| request > limit);
+        Some((name.clone(), more.as_ref().unwrap_or(limit).to_string().into()))
+    });
+    let wanted = wanted.collect();
+    fill(spec, "limits", wanted);
 }
 
 /// The QoS class of a pod spec: that of its own resources where it has any, else the one that all of its containers have, else
@@ -165,6 +178,12 @@ mod tests {
         let pod_level =
             json!({"resources": {"limits": both, "requests": both}, "containers": [{"name": "a"}]});
         assert_eq!(qos_class(&pod_level), "Guaranteed");
+        let empty = json!({"resources": {"limits": {}}, "containers": [{"resources": {"limits": both, "requests": both}}]});
+        assert_eq!(
+            qos_class(&empty),
+            "Guaranteed",
+            "containers count where the pod as a whole asks for nothing"
+        );
     }
 
     #[test]
@@ -193,13 +212,49 @@ mod tests {
         assert_eq!(aggregate(&spec, "requests").get("cpu").map(ToString::to_string), Some("6".to_owned()));
     }
 
-    #[test]
-    fn pod_level_requests_follow_limits() {
-        let mut spec = json!({
-            "resources": {"limits": {"cpu": "2", "memory": "1Gi"}},
-            "containers": [{"resources": {"requests": {"cpu": "1"}}}]
-        });
+    fn defaulted(pod: Value, containers: Value, init: Value) -> Value {
+        let mut spec = json!({"resources": pod, "containers": containers, "initContainers": init});
         default_pod_level(&mut spec);
-        assert_eq!(spec["resources"]["requests"], json!({"cpu": "1", "memory": "1Gi"}));
+        spec["resources"].take()
+    }
+
+    #[test]
+    fn pod_level_requests_follow_containers_and_then_limits() {
+        let containers = json!([{"resources": {"requests": {"cpu": "1"}}}]);
+        let limited = json!({"limits": {"cpu": "2", "memory": "1Gi"}});
+        assert_eq!(
+            defaulted(limited.clone(), containers.clone(), json!([])),
+            json!({"limits": limited["limits"], "requests": {"cpu": "1", "memory": "1Gi"}})
+        );
+        let requested = json!({"requests": {"memory": "1Gi"}});
+        assert_eq!(
+            defaulted(requested, containers.clone(), json!([])),
+            json!({"requests": {"cpu": "1", "memory": "1Gi"}})
+        );
+        assert_eq!(defaulted(json!({"limits": {}}), containers, json!([])), json!({"limits": {}}));
+    }
+
+    #[test]
+    fn pod_level_limits_follow_containers_that_are_all_limited() {
+        let limited = |cpu: &str| json!({"resources": {"limits": {"cpu": cpu}, "requests": {"cpu": cpu}}});
+        let asked = || json!({"requests": {"memory": "1Gi"}});
+        assert_eq!(
+            defaulted(asked(), json!([limited("1"), limited("2")]), json!([limited("1")])),
+            json!({"requests": {"cpu": "3", "memory": "1Gi"}, "limits": {"cpu": "3"}})
+        );
+        let plain = json!({"resources": {}});
+        assert_eq!(
+            defaulted(asked(), json!([limited("1"), plain]), json!([])),
+            json!({"requests": {"cpu": "1", "memory": "1Gi"}})
+        );
+        assert_eq!(
+            defaulted(json!({"requests": {"cpu": "4"}}), json!([limited("1")]), json!([])),
+            json!({"requests": {"cpu": "4"}, "limits": {"cpu": "4"}})
+        );
+        let pages = json!([{"resources": {"limits": {"hugepages-2Mi": "4Mi"}}}]);
+        assert_eq!(
+            defaulted(json!({"limits": {"cpu": "1"}}), pages, json!([])),
+            json!({"limits": {"cpu": "1", "hugepages-2Mi": "4Mi"}, "requests": {"cpu": "1", "hugepages-2Mi": "4Mi"}})
+        );
     }
 }

@@ -16,6 +16,13 @@ const MUTABLE: &str = "`spec.containers[*].image`,`spec.initContainers[*].image`
                        `spec.tolerations` (only additions to existing tolerations),\
                        `spec.terminationGracePeriodSeconds` (allow it to be set to 1 if it was previously negative)";
 
+/// A client that does not know the resources of a pod as a whole leaves them out: they stay.
+pub fn keep_pod_level(new: &mut Value, old: &Value) {
+    if !new.at("spec").has("resources") {
+        copy_field(ensure_object(new, "spec"), old.at("spec"), "resources");
+    }
+}
+
 /// Upstream's `ValidatePodUpdate`, without ObjectMeta.
 pub fn validate(errs: &mut ErrorList, new: &Value, old: &Value) {
     validate::pod(errs, new);
