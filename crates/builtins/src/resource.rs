@@ -9,6 +9,7 @@ pub mod resourceslices;
 mod beta_versions;
 mod devices;
 mod permissions;
+mod request_policies;
 mod rules;
 
 use crate::Deps;

@@ -1,12 +1,12 @@
 //! Rules for the devices of ResourceSlices: attributes, capacities, counters, taints and places. Source: upstream's
 //! `pkg/apis/resource/validation`.
 
-use super::rules::{binding_conditions, limited, node_selector, qualified, taint, unique};
-use crate::shared::{check, rules::quantity, value::Fields};
-use kaji_meta::{
-    Quantity,
-    field::{Error, ErrorList, Path},
+use super::{
+    request_policies::request_policy,
+    rules::{binding_conditions, limited, node_selector, qualified, taint, unique},
 };
+use crate::shared::{check, rules::quantity, value::Fields};
+use kaji_meta::field::{Error, ErrorList, Path};
 use kaji_quota::names;
 use serde_json::Value;
 
@@ -20,8 +20,6 @@ const MAX_TAINTS: usize = 16;
 const MAX_COUNTERS: usize = 32;
 /// Sets that a device consumes counters of.
 const MAX_CONSUMPTIONS: usize = 2;
-/// Amounts that may be requested of a capacity.
-const MAX_OPTIONS: usize = 10;
 /// Attributes with several values.
 pub const LISTS: &[&str] = &["bools", "ints", "strings", "versions"];
 const SCALARS: &[&str] = &["bool", "int", "string", "version"];
@@ -170,118 +168,6 @@ fn is_semantic_version(text: &str) -> bool {
         && core.split('.').all(number)
         && release.is_none_or(|ids| ids.split('.').all(|id| identifier(id) && (number(id) || !digits(id))))
         && build.is_none_or(|ids| ids.split('.').all(identifier))
-}
-
-/// What may be requested of a capacity, which only a device that is allocated more than once has.
-fn request_policy(errs: &mut ErrorList, path: &Path, capacity: &Value, shared: bool) {
-    let (at, policy) = (path.child("requestPolicy"), capacity.at("requestPolicy"));
-    if policy.is_null() {
-        return;
-    }
-    if !shared {
-        errs.push(Error::forbidden(&at, "allowMultipleAllocations must be true"));
-        return;
-    }
-    let (values, range) = (policy.list("validValues"), policy.at("validRange"));
-    if !values.is_empty() && !range.is_null() {
-        let text = r#"exactly one policy can be specified, cannot specify "validValues" and "validRange" at the same time"#;
-        errs.push(Error::forbidden(&at, text));
-        return;
-    }
-    let most = quantity(capacity.at("value"));
-    let default = policy.has("default").then(|| quantity(policy.at("default")));
-    let field = match (values.is_empty(), range.is_null()) {
-        (false, _) => "validValues",
-        (_, false) => "validRange",
-        _ => return,
-    };
-    match default {
-        None => {
-            let text = format!("required when {field} is defined");
-            errs.push(Error::required(&at.child("default"), text));
-        }
-        Some(default) if values.is_empty() => valid_range(errs, &at.child(field), range, (&default, &most)),
-        Some(default) => valid_values(errs, &at.child(field), values, (&default, &most)),
-    }
-}
-
-fn valid_values(
-    errs: &mut ErrorList,
-    path: &Path,
-    values: &[Value],
-    (default, most): (&Quantity, &Quantity),
-) {
-    let options: Vec<Quantity> = values.iter().map(quantity).collect();
-    for (i, pair) in options.windows(2).enumerate() {
-        if let [before, after] = pair
-            && before > after
-        {
-            let text = "values must be sorted in ascending order";
-            errs.push(Error::invalid(&path.index(i + 1), after.to_string(), text));
-        }
-    }
-    let mut found = false;
-    if limited(errs, path, values, MAX_OPTIONS) {
-        for (i, option) in options.iter().enumerate() {
-            if option > most {
-                let text = format!("option is larger than capacity value: {most}");
-                errs.push(Error::invalid(&path.index(i), option.to_string(), text));
-            }
-            found |= option == default;
-        }
-        for (i, option) in options.iter().enumerate() {
-            if options.iter().take(i).any(|o| o.value() == option.value()) {
-                errs.push(Error::duplicate(&path.index(i), option.value().to_string()));
-            }
-        }
-    }
-    if !found {
-        let text = "default value is not valid according to the requestPolicy";
-        errs.push(Error::invalid(path, default.to_string(), text));
-    }
-}
-
-fn valid_range(errs: &mut ErrorList, path: &Path, range: &Value, (default, most): (&Quantity, &Quantity)) {
-    if !range.has("min") {
-        errs.push(Error::required(&path.child("min"), "required when validRange is defined"));
-        return;
-    }
-    let min = quantity(range.at("min"));
-    let mut bad = |field: &str, shown: &Quantity, text: String| {
-        errs.push(Error::invalid(&path.child(field), shown.to_string(), text));
-    };
-    if min > *most {
-        bad("min", &min, format!("min is larger than capacity value: {most}"));
-    }
-    if *default < min {
-        bad("min", default, format!("default is less than min: {min}"));
-    }
-    let max = range.has("max").then(|| quantity(range.at("max")));
-    if let Some(max) = &max {
-        if min > *max {
-            bad("max", &min, format!("min is larger than max: {max}"));
-        }
-        if max > most {
-            bad("max", max, format!("max is larger than capacity value: {most}"));
-        }
-        if default > max {
-            bad("max", default, format!("default is more than max: {max}"));
-        }
-    }
-    if range.has("step") {
-        let step = quantity(range.at("step"));
-        let one = min.add(&step);
-        if one > *most {
-            bad("step", &step, format!("one step {one} is larger than capacity value: {most}"));
-        }
-        for value in [Some(default), max.as_ref()].into_iter().flatten() {
-            let above = value.value().saturating_sub(min.value());
-            if above.checked_rem(step.value()).is_none_or(|rest| rest != 0) {
-                let text = format!("value is not a multiple of a given step ({step}) from ({min})");
-                bad("step", value, text);
-            }
-        }
-    }
 }
 
 /// The sets of counters of a slice.
@@ -469,60 +355,5 @@ mod tests {
             --
             d.bindingFailureConditions[1]: Invalid value: "b c": name part must consist of alphanumeric characters, '-', '_' or '.', and must start and end with an alphanumeric character (e.g. 'MyName',  or 'my.name',  or '123-abc', regex used for validation is '([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9]')
             d.bindingFailureConditions[0]: Invalid value: "a": bindingFailureConditions must not overlap with bindingConditions"#]].assert_eq(&out.join("\n--\n"));
-    }
-
-    #[test]
-    fn request_policies_fit_their_capacity() {
-        let policy = |shared: bool, policy: Value| {
-            errors(json!({"name": "d", "allowMultipleAllocations": shared,
-                "capacity": {"memory": {"value": "10Gi", "requestPolicy": policy}}}))
-        };
-        let out = [
-            policy(false, json!({"default": "1Gi"})),
-            policy(true, json!({"default": "1Gi"})),
-            policy(true, json!({"default": "1Gi", "validValues": ["1Gi"], "validRange": {"min": "1Gi"}})),
-            policy(true, json!({"validValues": ["1Gi"]})),
-            policy(true, json!({"default": "3Gi", "validValues": ["2Gi", "1Gi", "1Gi", "11Gi"]})),
-            policy(true, json!({"default": "1Gi", "validRange": {}})),
-            policy(
-                true,
-                json!({"default": "1Gi", "validRange": {"min": "2Gi", "max": "11Gi", "step": "9Gi"}}),
-            ),
-            policy(
-                true,
-                json!({"default": "4Gi", "validRange": {"min": "2Gi", "max": "8Gi", "step": "2Gi"}}),
-            ),
-            policy(
-                true,
-                json!({"default": "3Gi", "validRange": {"min": "2Gi", "max": "1Gi", "step": "2Gi"}}),
-            ),
-        ];
-        expect![[r#"
-            d.capacity[memory].requestPolicy: Forbidden: allowMultipleAllocations must be true
-            --
-
-            --
-            d.capacity[memory].requestPolicy: Forbidden: exactly one policy can be specified, cannot specify "validValues" and "validRange" at the same time
-            --
-            d.capacity[memory].requestPolicy.default: Required value: required when validValues is defined
-            --
-            d.capacity[memory].requestPolicy.validValues[1]: Invalid value: "1Gi": values must be sorted in ascending order
-            d.capacity[memory].requestPolicy.validValues[3]: Invalid value: "11Gi": option is larger than capacity value: 10Gi
-            d.capacity[memory].requestPolicy.validValues[2]: Duplicate value: "1073741824"
-            d.capacity[memory].requestPolicy.validValues: Invalid value: "3Gi": default value is not valid according to the requestPolicy
-            --
-            d.capacity[memory].requestPolicy.validRange.min: Required value: required when validRange is defined
-            --
-            d.capacity[memory].requestPolicy.validRange.min: Invalid value: "1Gi": default is less than min: 2Gi
-            d.capacity[memory].requestPolicy.validRange.max: Invalid value: "11Gi": max is larger than capacity value: 10Gi
-            d.capacity[memory].requestPolicy.validRange.step: Invalid value: "9Gi": one step 11Gi is larger than capacity value: 10Gi
-            d.capacity[memory].requestPolicy.validRange.step: Invalid value: "1Gi": value is not a multiple of a given step (9Gi) from (2Gi)
-            --
-
-            --
-            d.capacity[memory].requestPolicy.validRange.max: Invalid value: "2Gi": min is larger than max: 1Gi
-            d.capacity[memory].requestPolicy.validRange.max: Invalid value: "3Gi": default is more than max: 1Gi
-            d.capacity[memory].requestPolicy.validRange.step: Invalid value: "3Gi": value is not a multiple of a given step (2Gi) from (2Gi)
-            d.capacity[memory].requestPolicy.validRange.step: Invalid value: "1Gi": value is not a multiple of a given step (2Gi) from (2Gi)"#]].assert_eq(&out.join("\n--\n"));
     }
 }

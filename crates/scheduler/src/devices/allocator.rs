@@ -214,7 +214,7 @@ impl<'a> Search<'a> {
                 let mut list = vec![];
                 for (place, candidate) in self.candidates.iter().enumerate() {
                     if selectable(alternative, candidate.entry, self.node)?
-                        && self.consumption(alternative, place).is_some()
+                        && self.could_serve(request.claim, alternative, candidate.entry)?
                     {
                         list.push(place);
                     }
@@ -416,12 +416,43 @@ fn selectable(alternative: &Alternative, entry: &Entry, node: &Node) -> Result<b
 }
 
 impl Search<'_> {
+    /// What an alternative of a claim's request takes of a device.
+    fn asked(
+        &self,
+        claim: usize,
+        alternative: &Alternative,
+        entry: &Entry,
+    ) -> Result<Option<Amounts>, AllocationError> {
+        capacity::consumption(&alternative.capacity, entry.device()).map_err(|why| {
+            wrong(format!(
+                "claim {}, request {}: checking capacity for device {}: {why}",
+                self.requested.claims[claim].name, alternative.name, entry.id
+            ))
+        })
+    }
+
+    /// Whether a device that nothing is taken of has enough. A request for all devices gets none if one that could serve is used up.
+    fn could_serve(
+        &self,
+        claim: usize,
+        alternative: &Alternative,
+        entry: &Entry,
+    ) -> Result<bool, AllocationError> {
+        let asked = self.asked(claim, alternative, entry)?;
+        Ok(asked.is_some_and(|taken| capacity::fits(&taken, entry.device(), [])))
+    }
+
     /// What an alternative would take of a candidate's capacity, if there is enough.
-    fn consumption(&self, alternative: &Alternative, place: usize) -> Option<Amounts> {
+    fn consumption(
+        &self,
+        claim: usize,
+        alternative: &Alternative,
+        place: usize,
+    ) -> Result<Option<Amounts>, AllocationError> {
         let entry = self.candidates[place].entry;
-        let taken = capacity::consumption(&alternative.capacity, entry.device())?;
         let used = [self.usage.shares(&entry.id), Some(&self.shares[place])];
-        capacity::fits(&taken, entry.device(), used.into_iter().flatten()).then_some(taken)
+        let fits = |taken: &Amounts| capacity::fits(taken, entry.device(), used.into_iter().flatten());
+        Ok(self.asked(claim, alternative, entry)?.filter(fits))
     }
 
     /// Takes a candidate if it will do. An alternative that asks for all devices must have it.
@@ -449,7 +480,7 @@ impl Search<'_> {
         if in_use || !selectable(requirements, entry, self.node)? || !requirements.tolerates(&entry.taints) {
             return Ok(false);
         }
-        let Some(consumed) = self.consumption(requirements, place) else { return Ok(false) };
+        let Some(consumed) = self.consumption(of.claim, requirements, place)? else { return Ok(false) };
         let shared = device.allow_multiple_allocations;
         // A shared device takes of the counters once.
         let counted = shared && (self.shares[place].count > 0 || self.usage.shares(&entry.id).is_some());

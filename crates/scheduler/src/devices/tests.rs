@@ -312,6 +312,55 @@ fn counters_and_capacity_are_shared() {
     assert_eq!(world.show(&[unknown]), "none");
 }
 
+/// A device of 4 cores that is shared, with this range of requests.
+fn shared(range: &Value) -> World {
+    let policy = json!({"default": range["min"], "validRange": range});
+    let device = json!({"name": "s", "allowMultipleAllocations": true, "capacity": {"cores": {"value": "4", "requestPolicy": policy}}});
+    World::of(vec![slice("s", json!({"devices": [device]}))])
+}
+
+fn cores(amount: &str, mode: &str) -> Value {
+    let more = json!({"allocationMode": mode, "capacity": {"requests": {"cores": amount}}});
+    claim(json!([exactly("r", more)]))
+}
+
+#[test]
+fn ranges_with_fractions_count_in_thousandths() {
+    let world = shared(&json!({"min": "100m", "max": "2500m", "step": "250m"}));
+    let taken = |amount: &str| match world.allocate(&[cores(amount, "ExactCount")]) {
+        Ok(Some(found)) => found[0].devices.results[0].consumed_capacity["cores"].to_string(),
+        Ok(None) => "none".to_owned(),
+        Err(error) => error.to_string(),
+    };
+    let all = ["50m", "100m", "101m", "850m", "2350m", "2351m", "1u", "100001u"].map(taken);
+    expect![[r#"
+        "100m"
+        "100m"
+        "350m"
+        "850m"
+        "2350m"
+        none
+        "100m"
+        claim ns/c0, request r: checking capacity for device d.io/p/s: capacity "cores": capacity request cannot be represented in the device's range arithmetic: request 100001u is not a representable milli value"#]]
+    .assert_eq(&all.join("\n"));
+    let whole = shared(&json!({"min": "500m", "step": "500m"}));
+    let found = whole.allocate(&[cores("1600m", "ExactCount")]).unwrap().unwrap();
+    assert_eq!(found[0].devices.results[0].consumed_capacity["cores"].to_string(), "\"2\"");
+    let long = shared(&json!({"min": "1", "step": "1"}));
+    assert_eq!(
+        long.show(&[cores("10P", "ExactCount")]),
+        r#"claim ns/c0, request r: checking capacity for device d.io/p/s: capacity "cores": capacity request cannot be represented in the device's range arithmetic: request 10P is not a representable milli value"#
+    );
+}
+
+#[test]
+fn a_request_for_all_devices_fails_when_one_is_used_up() {
+    let world = shared(&json!({"min": "1", "step": "1"}));
+    assert_eq!(world.show(&[cores("3", "All")]), "r=s");
+    assert_eq!(world.show(&[cores("5", "All")]), "none");
+    assert_eq!(world.clone().after(&[cores("3", "ExactCount")]).show(&[cores("3", "All")]), "none");
+}
+
 /// Whether there is a solution, by trying everything: each request's devices are a set, the sets are disjoint.
 fn solvable(
     numas: &[Option<i64>],
