@@ -143,11 +143,11 @@ impl Reconciler for StatefulSets {
     }
 }
 
-/// How many pods may be unavailable during an update, for sets that say so.
-fn max_unavailable(set: &StatefulSet) -> Option<i64> {
-    let rolling = set.spec.update_strategy.rolling_update.as_ref()?;
-    let most = IntOrString::from_value(&rolling.max_unavailable)?;
-    Some(most.scaled_value(set.replicas(), false).unwrap_or(1).max(1))
+/// How many pods may be unavailable during an update: one at least.
+fn max_unavailable(set: &StatefulSet) -> i64 {
+    let rolling = set.spec.update_strategy.rolling_update.as_ref();
+    let most = rolling.and_then(|rolling| IntOrString::from_value(&rolling.max_unavailable));
+    most.and_then(|most| most.scaled_value(set.replicas(), false).ok()).unwrap_or(1).max(1)
 }
 
 /// Whether to go on with the next pod.
@@ -422,8 +422,8 @@ impl Work<'_> {
         Next::Stop
     }
 
-    /// Replaces the last pod that is not of the update's revision, if all after it are available; with `maxUnavailable` as
-    /// many as may be unavailable.
+    /// Replaces the last pods that are not of the update's revision, as long as no more pods are unavailable than may be. In parallel,
+    /// those that are unavailable already go first, whatever is left: each of them is replaced at no cost.
     fn roll(&mut self, replicas: &[(i64, Option<&Arc<Pod>>)]) {
         let rolling = self.set.spec.update_strategy.rolling_update.as_ref();
         let first = self.set.start() + rolling.and_then(|r| r.partition).unwrap_or(0);
@@ -431,19 +431,15 @@ impl Work<'_> {
             pod.metadata.labels.get(HASH_LABEL) != Some(&self.update.metadata.name)
                 && !pod.metadata.deleting()
         };
+        let sick = replicas.iter().filter(|(_, pod)| pod.is_none_or(|p| !self.healthy(p))).count();
+        let left = usize::try_from(max_unavailable(self.set)).unwrap_or(usize::MAX).saturating_sub(sick);
         let targets = replicas.iter().rev().take_while(|(number, _)| *number >= first);
-        let old: Vec<Arc<Pod>> = match max_unavailable(self.set) {
-            None => {
-                let sick = |pod: &Option<&Arc<Pod>>| pod.is_none_or(|p| !self.healthy(p));
-                let stop =
-                    targets.map(|(_, pod)| pod).find(|pod| pod.is_some_and(|p| outdated(p)) || sick(pod));
-                stop.copied().flatten().filter(|p| outdated(p)).into_iter().cloned().collect()
-            }
-            Some(most) => {
-                let sick = replicas.iter().filter(|(_, pod)| pod.is_none_or(|p| !self.healthy(p))).count();
-                let left = usize::try_from(most).unwrap_or(usize::MAX).saturating_sub(sick);
-                targets.filter_map(|(_, pod)| pod.filter(|p| outdated(p))).take(left).cloned().collect()
-            }
+        let targets = targets.filter_map(|(_, pod)| pod.filter(|p| outdated(p)).cloned());
+        let old: Vec<Arc<Pod>> = if self.ordered() {
+            targets.take(left).collect()
+        } else {
+            let (good, bad): (Vec<_>, Vec<_>) = targets.partition(|pod| self.available(pod));
+            bad.into_iter().chain(good.into_iter().take(left)).collect()
         };
         // One that is over is deleted anyway.
         for pod in old.iter().filter(|pod| !pod.finished()) {

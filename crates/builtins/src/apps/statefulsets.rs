@@ -5,16 +5,14 @@ use crate::{
     core::pods::{defaults, drop, template, warnings},
     shared::{
         Fields, check, claim, metadata, replicas, table,
-        value::{
-            copy_field, default_text, drop_field, ensure_object, list_mut, object_mut, put, set_default,
-        },
+        value::{default_text, drop_field, ensure_object, list_mut, object_mut, put, set_default},
     },
 };
 use kaji_meta::{
     Path,
     field::{Error, ErrorList},
     labels::Selector,
-    object, semantic_equal, validation,
+    object, validation,
 };
 use kaji_resource::{Column, Ctx, Hooks, ResourceDef, Scope, SubresourceDef, age_column, name_column};
 use serde_json::{Value, json};
@@ -25,16 +23,6 @@ const COLUMNS: &[Column] = &[
     age_column(),
     table::containers_column(1),
     table::images_column(1),
-];
-/// Fields of the spec that may change.
-const MUTABLE: [&str; 7] = [
-    "replicas",
-    "template",
-    "updateStrategy",
-    "minReadySeconds",
-    "ordinals",
-    "revisionHistoryLimit",
-    "persistentVolumeClaimRetentionPolicy",
 ];
 
 struct StatefulSets;
@@ -195,6 +183,7 @@ impl Hooks for StatefulSets {
             && let Some(r) = object_mut(strategy, "rollingUpdate")
         {
             set_default(r, "partition", || 0.into());
+            set_default(r, "maxUnavailable", || 1.into());
         }
         let policy = ensure_object(spec, "persistentVolumeClaimRetentionPolicy");
         default_text(policy, "whenDeleted", "Retain");
@@ -235,15 +224,12 @@ impl Hooks for StatefulSets {
             return errs;
         }
         spec(&mut errs, new.at("spec"), false);
-        let mut rest = new.at("spec").clone();
-        for f in MUTABLE {
-            copy_field(&mut rest, old.at("spec"), f);
-        }
-        if !semantic_equal(&rest, old.at("spec")) {
-            let text = "updates to statefulset spec for fields other than 'replicas', 'ordinals', 'template', \
-                        'updateStrategy', 'revisionHistoryLimit', 'persistentVolumeClaimRetentionPolicy' and \
-                        'minReadySeconds' are forbidden";
-            errs.push(Error::forbidden(&Path::new("spec"), text));
+        let (path, n, o) = (Path::new("spec"), new.at("spec"), old.at("spec"));
+        check::immutable_selector(&mut errs, &path.child("selector"), n.at("selector"), o.at("selector"));
+        let (claims, ty) = ("volumeClaimTemplates", "io.k8s.api.core.v1.PersistentVolumeClaim");
+        check::immutable_struct(&mut errs, &path.child(claims), ty, n.at(claims), o.at(claims));
+        for field in ["serviceName", "podManagementPolicy"] {
+            check::immutable(&mut errs, &path.child(field), n.at(field), o.at(field));
         }
         errs
     }
@@ -305,7 +291,7 @@ mod tests {
     fn fills_in_defaults() {
         let mut s = set();
         s["spec"]["template"].take();
-        expect![[r#"{"persistentVolumeClaimRetentionPolicy":{"whenDeleted":"Retain","whenScaled":"Retain"},"podManagementPolicy":"OrderedReady","replicas":1,"revisionHistoryLimit":10,"selector":{"matchLabels":{"a":"b"}},"serviceName":"","template":null,"updateStrategy":{"rollingUpdate":{"partition":0},"type":"RollingUpdate"},"volumeClaimTemplates":[{"apiVersion":"v1","kind":"PersistentVolumeClaim","metadata":{"name":"data"},"spec":{"accessModes":["ReadWriteOnce"],"resources":{"requests":{"storage":"1Gi"}},"volumeMode":"Filesystem"},"status":{"phase":"Pending"}}]}"#]]
+        expect![[r#"{"persistentVolumeClaimRetentionPolicy":{"whenDeleted":"Retain","whenScaled":"Retain"},"podManagementPolicy":"OrderedReady","replicas":1,"revisionHistoryLimit":10,"selector":{"matchLabels":{"a":"b"}},"serviceName":"","template":null,"updateStrategy":{"rollingUpdate":{"maxUnavailable":1,"partition":0},"type":"RollingUpdate"},"volumeClaimTemplates":[{"apiVersion":"v1","kind":"PersistentVolumeClaim","metadata":{"name":"data"},"spec":{"accessModes":["ReadWriteOnce"],"resources":{"requests":{"storage":"1Gi"}},"volumeMode":"Filesystem"},"status":{"phase":"Pending"}}]}"#]]
         .assert_eq(&s["spec"].to_string());
     }
 
@@ -316,8 +302,14 @@ mod tests {
         assert_eq!(show(&StatefulSets.validate_create(&w.ctx(&s, "", "v1"), &s)), "");
         let mut new = s.clone();
         new["spec"]["serviceName"] = "other".into();
+        new["spec"]["podManagementPolicy"] = "Parallel".into();
+        new["spec"]["selector"] = json!({"matchLabels": {"a": "c"}});
+        new["spec"]["template"]["metadata"]["labels"]["a"] = "c".into();
         new["spec"]["replicas"] = 3.into();
-        expect!["spec: Forbidden: updates to statefulset spec for fields other than 'replicas', 'ordinals', 'template', 'updateStrategy', 'revisionHistoryLimit', 'persistentVolumeClaimRetentionPolicy' and 'minReadySeconds' are forbidden"]
+        expect![[r#"
+            spec.selector: Invalid value: {"matchLabels":{"a":"c"}}: field is immutable
+            spec.serviceName: Invalid value: "other": field is immutable
+            spec.podManagementPolicy: Invalid value: "Parallel": field is immutable"#]]
         .assert_eq(&show(&StatefulSets.validate_update(&w.ctx(&s, "", "v1"), &new, &s)));
         let mut bad = s.clone();
         bad["spec"]["updateStrategy"] = json!({"type": "X"});

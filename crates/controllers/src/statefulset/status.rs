@@ -111,7 +111,7 @@ pub fn gauges(
         let unavailable = replicas.saturating_sub(available.count());
         let policy = &set.spec.pod_management_policy;
         let labels = || [&meta.namespace, &meta.name, policy].map(|value| value.clone().into());
-        let most = max_unavailable(set).unwrap_or(1);
+        let most = max_unavailable(set);
         [MAX_UNAVAILABLE.sample(labels(), most as f64), UNAVAILABLE.count(labels(), unavailable)]
     };
     sets.iter().flat_map(|set| of_set(set)).collect()

@@ -299,7 +299,11 @@ fn as_many_pods_are_updated_as_may_be_unavailable() {
     // A pod that is not ready counts, wherever it is.
     let mut pods = old();
     pods[0] = pod(0, "old", false);
-    assert_eq!(short(with(json!(2), 1, "Parallel"), pods), "delete pods/db-4");
+    assert_eq!(short(with(json!(2), 1, "Parallel"), pods.clone()), "delete pods/db-4");
+    // In parallel, one that is unavailable already is replaced first; in order, it holds up the update.
+    assert_eq!(short(with(json!(2), 0, "Parallel"), pods.clone()), "delete pods/db-0; delete pods/db-4");
+    assert_eq!(short(with(json!(1), 0, "Parallel"), pods.clone()), "delete pods/db-0");
+    assert_eq!(short(with(json!(1), 0, "OrderedReady"), pods), "");
 }
 
 #[test]
