@@ -428,6 +428,6 @@ impl Store for EncryptedStore {
         .boxed()
     }
 
-    kaji_store::delegate_store!(inner: revision, current_revision_hint, write_failure, request_progress);
+    kaji_store::delegate_store!(inner: keys, remove_unread, revision, current_revision_hint, write_failure, request_progress);
     kaji_store::delegate_store!(inner: grant_lease, keep_alive, revoke, compact, scrub, compacted, close);
 }

@@ -125,8 +125,15 @@ async fn serve(engine: &Arc<Engine>, res: &Arc<Resource>, req: &ApiRequest) -> R
             return Err(Status::bad_request(format!("Name parameter invalid: {name}: {why}")));
         }
     }
-    if def.stored {
-        res.readable()?;
+    // A deletion may be one of an object that cannot be read: it looks itself.
+    if def.stored
+        && !(sub.is_none() && req.verb == Verb::Delete)
+        && let Err(status) = res.readable()
+    {
+        return Err(match (sub, req.verb) {
+            (None, Verb::List) => Box::pin(verbs::unreadable::named(engine, res, req, status)).await,
+            _ => status,
+        });
     }
     match sub.map(|s| &s.kind) {
         None if !def.stored => Box::pin(verbs::call::call(engine, res, req)).await,

@@ -64,7 +64,7 @@ pub use encode::SEPARATE_OBJECTS;
 pub use engine::{Engine, EngineError, EngineOptions};
 pub use registry::{Registry, Resource};
 pub use request::{
-    Accept, ApiRequest, Encoding, Form, ImpliedCreateAuthorizer, MediaTypeOptions, MemoryReservation,
+    Accept, ApiRequest, Encoding, Form, FurtherAuthorizer, MediaTypeOptions, MemoryReservation,
 };
 pub use response::{ApiResponse, Body, ChunkIter};
 pub use webhook_time::WebhookTime;

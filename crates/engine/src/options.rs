@@ -128,22 +128,21 @@ fn user_agent_prefix(user_agent: &str) -> String {
     out
 }
 
+/// The field of `DeleteOptions` for an object that cannot be read.
+pub(crate) const UNREAD: &str = "ignoreStoreReadErrorWithClusterBreakingPotential";
+
 /// Reads `DeleteOptions` from the body or, without one, from the query.
 ///
 /// # Errors
 /// 400 for what cannot be read, 422 for what is not allowed.
 pub(crate) fn delete_options(req: &ApiRequest) -> Result<DeleteOptions, Status> {
-    let mut value = if req.body.is_empty() {
+    let value = if req.body.is_empty() {
         delete_query(&req.query).map_err(Status::bad_request)?
     } else {
         let body = delete_body(req)?;
         req.audit.iter().for_each(|t| t.object(&body));
         body
     };
-    // Upstream honours it behind the feature gate AllowUnsafeMalformedObjectDeletion alone, which is off by default.
-    if let Value::Object(map) = &mut value {
-        map.remove("ignoreStoreReadErrorWithClusterBreakingPotential");
-    }
     let errs = rules::validate_delete_options(&value);
     if !errs.is_empty() {
         return Err(Status::invalid(&GroupKind::new("meta.k8s.io", "DeleteOptions"), "", &errs));
@@ -190,8 +189,10 @@ fn delete_query(query: &Query) -> Result<Value, String> {
     if let Some(seconds) = query.number("gracePeriodSeconds")? {
         map.insert("gracePeriodSeconds".into(), seconds.into());
     }
-    if let Some(orphan) = query.flag("orphanDependents") {
-        map.insert("orphanDependents".into(), orphan.into());
+    for flag in ["orphanDependents", UNREAD] {
+        if let Some(given) = query.flag(flag) {
+            map.insert(flag.into(), given.into());
+        }
     }
     if let Some(policy) = query.first("propagationPolicy") {
         map.insert("propagationPolicy".into(), policy.into());
@@ -220,10 +221,7 @@ pub(crate) fn parse_delete(value: &Value) -> DeleteOptions {
         propagation_policy: text(value.get("propagationPolicy")),
         orphan_dependents: value.get("orphanDependents").and_then(Value::as_bool),
         dry_run: value.get("dryRun").and_then(Value::as_array).is_some_and(|l| !l.is_empty()),
-        ignore_store_read_error: value
-            .get("ignoreStoreReadErrorWithClusterBreakingPotential")
-            .and_then(Value::as_bool)
-            .unwrap_or(false),
+        ignore_store_read_error: value.get(UNREAD).and_then(Value::as_bool).unwrap_or(false),
         of_collection: false,
     }
 }
@@ -252,6 +250,9 @@ fn delete_value(o: &DeleteOptions) -> Value {
     }
     if o.dry_run {
         map.insert("dryRun".into(), json!(["All"]));
+    }
+    if o.ignore_store_read_error {
+        map.insert(UNREAD.into(), true.into());
     }
     Value::Object(map)
 }

@@ -81,9 +81,10 @@ impl Accept {
 
 /// Authorizes the creation by a user that may update or patch: called only when the object is not there, and an apply (or an
 /// update of the few kinds for which that is so) would create it. Of a connection that GET opens: called where the right to
-/// create is needed besides. A POST does not come here: the right to create is what its request is authorized for.
-pub trait ImpliedCreateAuthorizer: fmt::Debug + Send + Sync {
-    /// Whether what the request names may be created.
+/// create is needed besides. Of a deletion: called where the object is to be deleted although it cannot be read, which takes a right of
+/// its own. A POST does not come here: the right to create is what its request is authorized for.
+pub trait FurtherAuthorizer: fmt::Debug + Send + Sync {
+    /// Whether what the request names may be created, or deleted unread.
     ///
     /// # Errors
     /// The 403 that the client gets.
@@ -136,8 +137,8 @@ pub struct ApiRequest {
     pub audit_id: String,
     /// The audit event of the request, if it is recorded.
     pub audit: Option<Arc<dyn AuditContext>>,
-    /// Authorizes an update that creates; `None` for requests of the server itself.
-    pub implied_create_authorizer: Option<Arc<dyn ImpliedCreateAuthorizer>>,
+    /// Authorizes an update that creates, and a deletion of what cannot be read; `None` for requests of the server itself.
+    pub further_authorizer: Option<Arc<dyn FurtherAuthorizer>>,
     /// Until when: a write that is not committed by then is not made.
     pub deadline: Deadline,
     /// Counts the time of webhooks.
@@ -175,7 +176,7 @@ impl ApiRequest {
             user_agent: user_agent.into(),
             audit_id: String::new(),
             audit: None,
-            implied_create_authorizer: None,
+            further_authorizer: None,
             deadline: Default::default(),
             webhooks: Arc::default(),
             trace: None,

@@ -12,5 +12,6 @@ pub(crate) mod list;
 pub(crate) mod patch;
 mod respond;
 pub(crate) mod scale;
+pub(crate) mod unreadable;
 pub(crate) mod update;
 pub(crate) mod watch;

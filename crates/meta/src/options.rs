@@ -1,7 +1,7 @@
 //! Validation of the options that requests carry: dry run, field manager, field validation, deletion.
 
 use crate::field::{Error, ErrorList, Path};
-use crate::object::{arr_at, bool_at, strs_at};
+use crate::object::{bool_at, strs_at};
 use crate::text::is_printable;
 use serde_json::Value;
 
@@ -74,9 +74,8 @@ pub fn validate_delete_options(options: &Value) -> ErrorList {
     let unsafe_key = "ignoreStoreReadErrorWithClusterBreakingPotential";
     if bool_at(options, &[unsafe_key]) == Some(true) {
         let path = Path::new(unsafe_key);
-        let dry_run = !arr_at(options, &["dryRun"]).is_empty();
         let others = ["propagationPolicy", "orphanDependents", "gracePeriodSeconds", "preconditions"];
-        let clashes = dry_run.then_some("dryRun").into_iter().chain(others.into_iter().filter(|k| given(k)));
+        let clashes = others.into_iter().filter(|k| given(k));
         errs.extend(
             clashes.map(|k| Error::invalid(&path, true, format!("cannot be set together with .{k}"))),
         );
@@ -121,6 +120,6 @@ mod tests {
             fieldManager: Required value: is required for apply patch
             force: Forbidden: may not be specified for non-apply patch
             [propagationPolicy: Invalid value: "x": orphanDependents and deletionPropagation cannot be both set, propagationPolicy: Unsupported value: "x": supported values: "Foreground", "Background", "Orphan", "nil"]
-            [ignoreStoreReadErrorWithClusterBreakingPotential: Invalid value: true: cannot be set together with .dryRun, ignoreStoreReadErrorWithClusterBreakingPotential: Invalid value: true: cannot be set together with .preconditions]"#]].assert_eq(&text.join("\n"));
+            ignoreStoreReadErrorWithClusterBreakingPotential: Invalid value: true: cannot be set together with .preconditions"#]].assert_eq(&text.join("\n"));
     }
 }

@@ -9,8 +9,7 @@ use crate::{
 use bytes::Bytes;
 use http::{HeaderMap, HeaderValue, Response, header};
 use kaji_engine::{
-    ApiRequest, ApiResponse, AuditContext, Body, Deadline, ImpliedCreateAuthorizer, MemoryReservation,
-    WebhookTime,
+    ApiRequest, ApiResponse, AuditContext, Body, Deadline, FurtherAuthorizer, MemoryReservation, WebhookTime,
 };
 use kaji_meta::{Query, Status};
 use kaji_resource::{Carries, UserInfo, Verb};
@@ -36,7 +35,7 @@ pub struct Parts<'a> {
     /// Its audit record.
     pub audit: Option<Arc<dyn AuditContext>>,
     /// Authorizes an update that creates.
-    pub implied_create_authorizer: Option<Arc<dyn ImpliedCreateAuthorizer>>,
+    pub further_authorizer: Option<Arc<dyn FurtherAuthorizer>>,
     /// Until when.
     pub deadline: Deadline,
     /// Counts the time of webhooks.
@@ -48,7 +47,7 @@ pub struct Parts<'a> {
 /// Builds the engine's request, or tells why not (405, 406).
 pub fn request(parts: Parts<'_>) -> Result<ApiRequest, Status> {
     let Parts { headers, info, target, user, body, memory, audit_id, audit, .. } = parts;
-    let Parts { implied_create_authorizer, deadline, webhooks, trace, .. } = parts;
+    let Parts { further_authorizer, deadline, webhooks, trace, .. } = parts;
     let verb = verb(&info.verb).ok_or_else(routing::method_not_allowed)?;
     let text = |name| headers.get(name).and_then(|v: &HeaderValue| v.to_str().ok());
     let mut accept = negotiate::accept(text(header::ACCEPT)).ok_or_else(|| {
@@ -81,7 +80,7 @@ pub fn request(parts: Parts<'_>) -> Result<ApiRequest, Status> {
         user_agent: agent.to_owned(),
         audit_id: audit_id_of_write(verb, audit_id),
         audit,
-        implied_create_authorizer,
+        further_authorizer,
         deadline,
         webhooks,
         trace,

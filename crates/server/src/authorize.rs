@@ -8,7 +8,7 @@ use crate::{
 };
 use http::{HeaderValue, Response};
 use kaji_auth::{Attributes, Authorizer, Outcome};
-use kaji_engine::{ApiRequest, AuditContext, ImpliedCreateAuthorizer};
+use kaji_engine::{ApiRequest, AuditContext, FurtherAuthorizer};
 use kaji_meta::{GroupResource, Status};
 use kaji_resource::{BoxFuture, UserInfo};
 use std::{fmt, sync::Arc};
@@ -70,28 +70,34 @@ pub fn forbidden(asked: &Attributes<'_>, reason: &str) -> Status {
     Status::forbidden(&GroupResource::new(group, resource), name, text)
 }
 
-/// Authorizes an update or a patch that creates its object. Source: apiserver
-/// `handlers.withAuthorization`.
+/// Authorizes an update or a patch that creates its object, and a deletion of an object that cannot be read. Sources: apiserver
+/// `handlers.withAuthorization` and `authorizeUnsafeDelete`.
 pub fn authorizer_of_creates(
     authorizer: &Arc<dyn Authorizer>,
     info: &RequestInfo,
-) -> Option<Arc<dyn ImpliedCreateAuthorizer>> {
-    let may_create = matches!(&*info.verb, "update" | "patch");
-    may_create.then(|| Arc::new(ByAuthorizer { authorizer: authorizer.clone(), of: Creation::Object }) as _)
+) -> Option<Arc<dyn FurtherAuthorizer>> {
+    let of = match &*info.verb {
+        "update" | "patch" => Creation::Object,
+        "delete" => Creation::UnreadDeletion,
+        _ => return None,
+    };
+    Some(Arc::new(ByAuthorizer { authorizer: authorizer.clone(), of }))
 }
 
 /// Authorizes a connection that GET opens as the creation that it amounts to: WebSockets are opened by GET, SPDY by POST.
 /// Source: `ensureAuthorizedForVerb` in `pkg/registry/core/pod/rest`.
-pub fn authorizer_of_connections(authorizer: &Arc<dyn Authorizer>) -> Arc<dyn ImpliedCreateAuthorizer> {
+pub fn authorizer_of_connections(authorizer: &Arc<dyn Authorizer>) -> Arc<dyn FurtherAuthorizer> {
     Arc::new(ByAuthorizer { authorizer: authorizer.clone(), of: Creation::Connection })
 }
 
-/// What a request creates.
+/// What a request creates, or does besides.
 #[derive(Clone, Copy, Debug)]
 enum Creation {
     Object,
     /// By a subresource.
     Connection,
+    /// Nothing: it deletes an object although that cannot be read.
+    UnreadDeletion,
 }
 
 struct ByAuthorizer {
@@ -105,26 +111,36 @@ impl fmt::Debug for ByAuthorizer {
     }
 }
 
-impl ImpliedCreateAuthorizer for ByAuthorizer {
+impl FurtherAuthorizer for ByAuthorizer {
     fn authorize<'a>(&'a self, request: &'a ApiRequest) -> BoxFuture<'a, Result<(), Status>> {
         Box::pin(async move {
             let ApiRequest { user, group, version, resource, namespace, name, .. } = request;
             let subresource = match self.of {
-                Creation::Object => "",
+                Creation::Object | Creation::UnreadDeletion => "",
                 Creation::Connection => &*request.subresource,
             };
-            let question = Attributes::resource(user, "create", group, resource);
+            let verb = match self.of {
+                Creation::UnreadDeletion => "unsafe-delete-ignore-read-errors",
+                Creation::Object | Creation::Connection => "create",
+            };
+            let question = Attributes::resource(user, verb, group, resource);
             let question = Attributes { version, namespace, name, subresource, ..question };
             let outcome = self.authorizer.authorize(&question).await;
             if outcome.allowed() {
                 return Ok(());
             }
+            let refused =
+                |why: &dyn fmt::Display| Status::forbidden(&GroupResource::new(group, resource), name, why);
             match (outcome.error, self.of) {
+                (Some(error), Creation::UnreadDeletion) => {
+                    Err(refused(&format!("error while checking permission for {verb:?}, {error}")))
+                }
+                (None, Creation::UnreadDeletion) => {
+                    Err(refused(&format!("not permitted to do {verb:?}, reason: {}", outcome.reason)))
+                }
                 (Some(error), _) => Err(Status::internal(error)),
                 (None, Creation::Object) => Err(forbidden(&question, &outcome.reason)),
-                (None, Creation::Connection) => {
-                    Err(Status::forbidden(&GroupResource::new(group, resource), name, &outcome.reason))
-                }
+                (None, Creation::Connection) => Err(refused(&outcome.reason)),
             }
         })
     }

@@ -373,7 +373,7 @@ impl Stack {
             memory: memory.map(|m| m as _),
             audit_id: &request.audit_id,
             audit: record.clone().map(|r| r as _),
-            implied_create_authorizer: authorize::authorizer_of_creates(&self.authorizer, info),
+            further_authorizer: authorize::authorizer_of_creates(&self.authorizer, info),
             deadline: request.deadline,
             webhooks: request.webhooks,
             trace: request.trace,

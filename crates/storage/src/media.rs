@@ -182,7 +182,7 @@ impl Store for MediaStore {
         .boxed()
     }
 
-    kaji_store::delegate_store!(inner: stale, revision, current_revision_hint, write_failure, request_progress);
+    kaji_store::delegate_store!(inner: keys, remove_unread, stale, revision, current_revision_hint, write_failure, request_progress);
     kaji_store::delegate_store!(inner: grant_lease, keep_alive, revoke, compact, scrub, compacted, close);
 }
 

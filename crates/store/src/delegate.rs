@@ -28,7 +28,7 @@
 macro_rules! delegate_store {
     ($field:tt) => {
         $crate::delegate_store!(
-            $field: txn, range, watch, stale, revision, current_revision_hint, write_failure, request_progress,
+            $field: txn, range, keys, remove_unread, watch, stale, revision, current_revision_hint, write_failure, request_progress,
             grant_lease, keep_alive, revoke, compact, scrub, compacted, close
         );
     };
@@ -46,6 +46,23 @@ macro_rules! delegate_store {
             range: $crate::Range,
         ) -> $crate::BoxFuture<'_, Result<$crate::RangeResult, $crate::StoreError>> {
             self.$field.range(range)
+        }
+    };
+    (@ $field:tt keys) => {
+        fn keys(
+            &self,
+            range: $crate::Range,
+        ) -> $crate::BoxFuture<'_, Result<::std::vec::Vec<(String, $crate::Revision)>, $crate::StoreError>> {
+            self.$field.keys(range)
+        }
+    };
+    (@ $field:tt remove_unread) => {
+        fn remove_unread(
+            &self,
+            key: &str,
+            mod_revision: $crate::Revision,
+        ) -> $crate::BoxFuture<'_, Result<Option<$crate::Revision>, $crate::StoreError>> {
+            self.$field.remove_unread(key, mod_revision)
         }
     };
     (@ $field:tt watch) => {

@@ -65,6 +65,35 @@ pub trait Store: Send + Sync + 'static {
     /// [`StoreError::Compacted`] when `from` is not above the compacted revision.
     fn watch(&self, prefix: &str, from: Revision) -> BoxFuture<'_, Result<WatchStream, StoreError>>;
 
+    /// The keys in a range with the revisions of their last writes. A store that changes values passes this on: it works where a
+    /// value cannot be read.
+    ///
+    /// # Errors
+    /// Those of [`Store::range`].
+    fn keys(&self, range: Range) -> BoxFuture<'_, Result<Vec<(String, Revision)>, StoreError>> {
+        let read = self.range(range);
+        Box::pin(async move { Ok(read.await?.kvs.into_iter().map(|kv| (kv.key, kv.mod_revision)).collect()) })
+    }
+
+    /// Removes a key that was last written at `mod_revision`, and answers with the revision of that; `None` if it has changed since.
+    /// A store that changes values passes this on: it works where the value cannot be read.
+    ///
+    /// # Errors
+    /// Those of [`Store::txn`].
+    fn remove_unread(
+        &self,
+        key: &str,
+        mod_revision: Revision,
+    ) -> BoxFuture<'_, Result<Option<Revision>, StoreError>> {
+        let removed = self.txn(Txn::delete(key, mod_revision));
+        Box::pin(async move {
+            Ok(match removed.await? {
+                TxnOutcome::Committed { revision, .. } => Some(revision),
+                TxnOutcome::Conflict { .. } => None,
+            })
+        })
+    }
+
     /// Whether the key's value is stored otherwise than a write of the same value would store it now (under an old
     /// encryption key, say), so that writing it is worthwhile although it changes nothing.
     fn stale(&self, _key: &str) -> BoxFuture<'_, Result<bool, StoreError>> {

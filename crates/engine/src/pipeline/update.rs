@@ -201,7 +201,7 @@ async fn create_instead(
         );
         return Err(op.target.conflict(name, text));
     }
-    if let Some(authorizer) = &request.implied_create_authorizer {
+    if let Some(authorizer) = &request.further_authorizer {
         op.deadline.within(authorizer.authorize(request)).await?;
     }
     metadata::wipe(&mut new);

@@ -53,7 +53,7 @@ impl Store for Sealed {
         self.inner.current_revision_hint().filter(|_| !self.shared)
     }
 
-    kaji_store::delegate_store!(inner: txn, revision, request_progress);
+    kaji_store::delegate_store!(inner: txn, keys, remove_unread, revision, request_progress);
     kaji_store::delegate_store!(inner: grant_lease, keep_alive, revoke, compact, compacted, close);
 }
 
@@ -101,8 +101,7 @@ async fn watch(engine: &Arc<Engine>, from: Revision) -> Watch {
     Watch { stream, text: String::new() }
 }
 
-const REFUSED: &str =
-    "500 Internal error occurred: unable to transform key \"/registry/core/configmaps/x/b\": no matching key";
+const REFUSED: &str = "500 failed to read one or more configmaps from the storage: StorageError: corrupt object, Code: 7, Key: /registry/core/configmaps/x/b, ResourceVersion: 0, AdditionalErrorMsg: data from the storage is not transformable revision=0: unable to transform key \"/registry/core/configmaps/x/b\": no matching key";
 
 /// Waits until a list of config maps succeeds.
 async fn recovered(engine: &Arc<Engine>) -> String {
@@ -190,7 +189,7 @@ async fn an_object_that_is_no_json_is_not_taken_for_absent() {
     for text in ["garbage", "{\"metadata\":{\"name\":\"b\"}} x", "", "{"] {
         let (store, engine) = shared(text).await;
         engine.register(vec![config_maps().optional_to_start(), nodes()]).await.unwrap();
-        let damaged = "500 Internal error occurred: store is corrupt: the value of \"/registry/core/configmaps/x/b\" cannot be decoded: ";
+        let damaged = "500 failed to read one or more configmaps from the storage: StorageError: corrupt object, Code: 7, Key: /registry/core/configmaps/x/b, ResourceVersion: 0, AdditionalErrorMsg: object not decodable revision=";
         let answer = list(&engine, "configmaps").await;
         assert!(answer.starts_with(damaged), "{text}: {answer}");
         assert_eq!(list(&engine, "nodes").await, "200 n");
@@ -217,4 +216,62 @@ async fn a_value_that_goes_away_is_no_longer_in_the_way() {
     assert_eq!(list(&engine, "configmaps").await, REFUSED);
     put_config_map(&*store, "b", "0").await; // 4
     assert_eq!(recovered(&engine).await, "200 x/a x/b");
+}
+
+/// The code of a deletion with the option for what cannot be read, and the message or the details of its answer.
+async fn delete_unread(engine: &Arc<Engine>, verb: Verb, name: &str, more: &str) -> String {
+    let query = pairs(&format!("ignoreStoreReadErrorWithClusterBreakingPotential=true{more}"));
+    let response = engine
+        .handle(ApiRequest { verb, query, namespace: "x".into(), name: name.into(), ..request() })
+        .await;
+    let code = response.code;
+    let body: Value = serde_json::from_slice(&response.body.into_bytes().unwrap()).unwrap();
+    match body["message"].as_str() {
+        Some(message) => format!("{code} {message}"),
+        None => format!("{code} {}", body["details"]),
+    }
+}
+
+#[tokio::test]
+async fn only_what_cannot_be_read_is_deleted_unread() {
+    let (store, engine) = sealed().await;
+    let conflict =
+        "409 Operation cannot be fulfilled on configmaps \"a\": StorageError: invalid object, Code: 4, Key: ";
+    assert!(delete_unread(&engine, Verb::Delete, "a", "").await.starts_with(conflict));
+    assert_eq!(delete_unread(&engine, Verb::Delete, "b", "").await, "404 configmaps \"b\" not found");
+    put_config_map(&*store, "b", "sealed").await; // 3
+    engine.wait_applied(3).await;
+    let dry = delete_unread(&engine, Verb::Delete, "b", "&dryRun=All").await;
+    assert_eq!(dry, r#"200 {"kind":"ConfigMap","name":"b"}"#);
+    assert_eq!(list(&engine, "configmaps").await, REFUSED);
+    assert!(delete_unread(&engine, Verb::Delete, "a", "").await.starts_with(conflict));
+    let both = delete_unread(&engine, Verb::Delete, "b", "&gracePeriodSeconds=0").await;
+    assert!(
+        both.starts_with("422 ") && both.ends_with("cannot be set together with .gracePeriodSeconds"),
+        "{both}"
+    );
+    let all = delete_unread(&engine, Verb::DeleteCollection, "", "").await;
+    assert!(all.starts_with("422 ") || all.starts_with("500 "), "{all}");
+    assert_eq!(delete_unread(&engine, Verb::Delete, "b", "").await, dry);
+    assert_eq!(recovered(&engine).await, "200 x/a");
+    let all = delete_unread(&engine, Verb::DeleteCollection, "", "").await;
+    assert!(
+        all.ends_with("is not allowed with DELETECOLLECTION, try again after removing the option"),
+        "{all}"
+    );
+}
+
+#[tokio::test]
+async fn a_list_names_all_that_cannot_be_read() {
+    let (store, engine) = sealed().await;
+    put_config_map(&*store, "b", "sealed").await; // 3
+    put_text(&*store, "c", "garbage").await; // 4
+    engine.wait_applied(4).await;
+    let response = engine.handle(request()).await;
+    let body: Value = serde_json::from_slice(&response.body.into_bytes().unwrap()).unwrap();
+    assert_eq!((&body["reason"], &body["details"]["name"]), (&json!("StorageReadError"), &json!("list")));
+    assert!(body["message"].as_str().unwrap().ends_with(" (and 1 more)"), "{body}");
+    let causes = body["details"]["causes"].as_array().unwrap();
+    let fields: Vec<&str> = causes.iter().filter_map(|cause| cause["field"].as_str()).collect();
+    assert_eq!(fields, ["/registry/core/configmaps/x/b", "/registry/core/configmaps/x/c"]);
 }

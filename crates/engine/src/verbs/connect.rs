@@ -55,7 +55,7 @@ async fn run(op: &Op<'_>, req: &ApiRequest) -> Result<Connection, Status> {
     }
     if *carries == Carries::Upgrade
         && req.verb != Verb::Create
-        && let Some(authorizer) = &req.implied_create_authorizer
+        && let Some(authorizer) = &req.further_authorizer
     {
         authorizer.authorize(req).await?;
     }

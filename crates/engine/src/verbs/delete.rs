@@ -8,6 +8,7 @@ use crate::{
     registry::Resource,
     request::ApiRequest,
     response::ApiResponse,
+    verbs::unreadable,
 };
 use kaji_meta::Status;
 use std::sync::Arc;
@@ -19,6 +20,10 @@ pub(crate) async fn delete(
     req: &ApiRequest,
 ) -> Result<ApiResponse, Status> {
     let options = delete_options(req)?;
+    if options.ignore_store_read_error {
+        return unreadable::delete(engine, res, req, options.dry_run).await;
+    }
+    res.readable()?;
     let write = WriteOptions { dry_run: options.dry_run, ..WriteOptions::default() };
     let op = Op::new(engine, res, req, write)?;
     let result = remove::remove(&op, op.target.name, &options).await.and_then(|removed| {

@@ -5,7 +5,7 @@
 use crate::{
     encode,
     engine::Engine,
-    options::{WriteOptions, delete_options},
+    options::{UNREAD, WriteOptions, delete_options},
     pipeline::{Op, remove},
     registry::Resource,
     request::{Accept, ApiRequest, Form},
@@ -13,7 +13,7 @@ use crate::{
     verbs::list,
 };
 use futures_util::{StreamExt, TryStreamExt, stream};
-use kaji_meta::{Query, Status};
+use kaji_meta::{GroupKind, Path, Query, Status, field};
 use kaji_resource::{BoxFuture, DeleteOptions};
 use serde::Deserialize;
 use std::sync::Arc;
@@ -44,6 +44,11 @@ pub(crate) async fn deletecollection(
     req: &ApiRequest,
 ) -> Result<ApiResponse, Status> {
     let options = DeleteOptions { of_collection: true, ..delete_options(req)? };
+    if options.ignore_store_read_error {
+        let text = "is not allowed with DELETECOLLECTION, try again after removing the option";
+        let error = field::Error::invalid(&Path::new(UNREAD), true, text);
+        return Err(Status::invalid(&GroupKind::new("meta.k8s.io", "DeleteOptions"), "", &[error]));
+    }
     let query = exactly(&req.query);
     let plain = ApiRequest { accept: Accept::default(), query, ..req.clone() };
     let listed = req.deadline.within(list::list(engine, res, &plain)).await?;

@@ -464,7 +464,7 @@ impl Env {
             audit_id: String::new(),
             audit: None,
             memory: None,
-            implied_create_authorizer: None,
+            further_authorizer: None,
             deadline: Default::default(),
             webhooks: Default::default(),
             trace: None,

@@ -57,7 +57,7 @@ impl Stack {
                 memory: None,
                 audit_id: &context.audit.id,
                 audit: record.clone().map(|r| r as _),
-                implied_create_authorizer: Some(authorize::authorizer_of_connections(&self.authorizer)),
+                further_authorizer: Some(authorize::authorizer_of_connections(&self.authorizer)),
                 deadline: context.deadline,
                 webhooks: context.webhooks.clone(),
                 trace: context.parent(),

@@ -55,7 +55,7 @@ impl Api<'_> {
             audit_id: String::new(),
             audit: None,
             memory: None,
-            implied_create_authorizer: None,
+            further_authorizer: None,
             deadline: Default::default(),
             webhooks: Default::default(),
             trace: None,

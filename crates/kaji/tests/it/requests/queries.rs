@@ -187,7 +187,7 @@ async fn values_are_read_as_upstream_reads_them() {
         orphanDependents=&propagationPolicy=Background: 422 DeleteOptions.meta.k8s.io "" is invalid: propagationPolicy: Invalid value: "Background": orphanDependents and deletionPropagation cannot be both set
         dryRun=: 422 DeleteOptions.meta.k8s.io "" is invalid: dryRun: Unsupported value: [""]: supported values: "All"
         dryRun=All&dryRun=: 422 DeleteOptions.meta.k8s.io "" is invalid: dryRun: Unsupported value: ["All",""]: supported values: "All"
-        ignoreStoreReadErrorWithClusterBreakingPotential=1&dryRun=All: 200 Status
+        ignoreStoreReadErrorWithClusterBreakingPotential=1&dryRun=All: 409 Operation cannot be fulfilled on secrets "s1": StorageError: invalid object, Code: 4, Key: /registry/secrets/default/s1, ResourceVersion: 0, AdditionalErrorMsg: unsafe deletion is not allowed because the object is decodable from storage
         dryRun=&labelSelector=a%3Db: 422 DeleteOptions.meta.k8s.io "" is invalid: dryRun: Unsupported value: [""]: supported values: "All"
         dryRun=All&watch=1: 200 SecretList
         dryRun=All&limit=: 400 strconv.ParseInt: parsing "": invalid syntax
