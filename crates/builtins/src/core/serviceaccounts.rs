@@ -61,7 +61,13 @@ async fn bound(ctx: &Ctx<'_>, spec: &Value) -> Result<Bound, Status> {
         ("", "Secret") => ("secrets", ctx.namespace),
         ("", "Node") => ("nodes", ""),
         _ => {
-            let text = format!("cannot bind token to object of type {group}/{version}, Kind={kind}");
+            let webhooks = ["MutatingWebhookConfiguration", "ValidatingWebhookConfiguration"];
+            let off = api_version == "admissionregistration.k8s.io/v1" && webhooks.contains(&kind);
+            let why = match off {
+                true => " (feature gate APIServerWebhookAuthenticationToken is disabled)",
+                false => "",
+            };
+            let text = format!("cannot bind token to object of type {group}/{version}, Kind={kind}{why}");
             return Err(Status::bad_request(text));
         }
     };
@@ -262,6 +268,21 @@ mod tests {
         expect!["spec.expirationSeconds: Invalid value: 1: may not specify a duration less than 10 minutes"]
             .assert_eq(&show(&validate_request(&json!({"expirationSeconds": 1}))));
         assert!(validate_request(&json!({"expirationSeconds": 3600})).is_empty());
+    }
+
+    #[test]
+    fn tokens_are_bound_to_few_kinds() {
+        let (test, seen) = (TestContext::default(), json!({}));
+        let ctx = test.ctx(&seen, "token", "v1");
+        let refused = |api_version: &str, kind: &str| {
+            let spec = json!({"boundObjectRef": {"apiVersion": api_version, "kind": kind, "name": "x"}});
+            let found = futures_util::FutureExt::now_or_never(bound(&ctx, &spec));
+            found.unwrap().err().unwrap().message
+        };
+        expect!["cannot bind token to object of type apps/v1, Kind=Deployment"]
+            .assert_eq(&refused("apps/v1", "Deployment"));
+        expect!["cannot bind token to object of type admissionregistration.k8s.io/v1, Kind=MutatingWebhookConfiguration (feature gate APIServerWebhookAuthenticationToken is disabled)"]
+            .assert_eq(&refused("admissionregistration.k8s.io/v1", "MutatingWebhookConfiguration"));
     }
 
     #[test]
