@@ -48,7 +48,15 @@ pub fn def() -> ResourceDef {
     .sub(&[SubresourceDef::status(), SubresourceDef::scale()])
 }
 
-fn spec(errs: &mut ErrorList, spec: &Value, create: bool) {
+/// What a set is validated for. An update may leave a pod template as it was found, also one that is not valid.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Of {
+    Create,
+    Update,
+    UpdateOfInvalid,
+}
+
+fn spec(errs: &mut ErrorList, spec: &Value, of: Of) {
     let path = Path::new("spec");
     let policy = spec.text("podManagementPolicy");
     match policy {
@@ -66,7 +74,7 @@ fn spec(errs: &mut ErrorList, spec: &Value, create: bool) {
             check::one_of(errs, &path.child(when), policy.text(when), &["Retain", "Delete"]);
         }
     }
-    if create {
+    if of == Of::Create {
         for (i, t) in spec.list("volumeClaimTemplates").iter().enumerate() {
             claim::spec(errs, &path.child("volumeClaimTemplates").index(i).child("spec"), t.at("spec"));
         }
@@ -75,7 +83,7 @@ fn spec(errs: &mut ErrorList, spec: &Value, create: bool) {
     if let Some(start) = spec.at("ordinals").opt_int("start") {
         check::not_negative(errs, &path.child("ordinals.start"), start);
     }
-    if create && !spec.text("serviceName").is_empty() {
+    if of == Of::Create && !spec.text("serviceName").is_empty() {
         check::dns_label(errs, &path.child("serviceName"), spec.text("serviceName"));
     }
     check::workload_selector(errs, &path.child("selector"), spec.at("selector"), "statefulset");
@@ -84,14 +92,14 @@ fn spec(errs: &mut ErrorList, spec: &Value, create: bool) {
             let at = path.child("selector");
             errs.push(check::invalid_struct(&at, check::LABEL_SELECTOR, spec.at("selector"), ""));
         }
-        Ok(s) => pod_template(errs, &path.child("template"), spec, &s),
+        Ok(s) => pod_template(errs, &path.child("template"), spec, &s, of),
     }
     template::only_restarted(errs, &path.child("template"), spec.at("template"), "StatefulSet");
 }
 
 /// The template as pods will have it: claims stand for the volumes of their templates, and host names are the
 /// controller's to set.
-fn pod_template(errs: &mut ErrorList, path: &Path, spec: &Value, selector: &Selector) {
+fn pod_template(errs: &mut ErrorList, path: &Path, spec: &Value, selector: &Selector, of: Of) {
     if !selector.is_everything() {
         check::selector_matches_template(errs, path, selector, spec.at("template"));
     }
@@ -117,7 +125,9 @@ fn pod_template(errs: &mut ErrorList, path: &Path, spec: &Value, selector: &Sele
             put(pod, "volumes", volumes);
         }
     }
-    template::validate(errs, path, &t);
+    if of != Of::UpdateOfInvalid {
+        template::validate(errs, path, &t);
+    }
     // Upstream checks these twice.
     let meta = spec.at("template").at("metadata");
     errs.extend(validation::validate_labels(meta.at("labels"), &path.child("labels")));
@@ -206,7 +216,7 @@ impl Hooks for StatefulSets {
 
     fn validate_create(&self, _ctx: &Ctx<'_>, object: &Value) -> ErrorList {
         let mut errs = vec![];
-        spec(&mut errs, object.at("spec"), true);
+        spec(&mut errs, object.at("spec"), Of::Create);
         errs
     }
 
@@ -223,7 +233,10 @@ impl Hooks for StatefulSets {
             check::collision_count(&mut errs, new, old);
             return errs;
         }
-        spec(&mut errs, new.at("spec"), false);
+        let mut before = vec![];
+        spec(&mut before, old.at("spec"), Of::Update);
+        let of = if before.is_empty() { Of::Update } else { Of::UpdateOfInvalid };
+        spec(&mut errs, new.at("spec"), of);
         let (path, n, o) = (Path::new("spec"), new.at("spec"), old.at("spec"));
         check::immutable_selector(&mut errs, &path.child("selector"), n.at("selector"), o.at("selector"));
         let (claims, ty) = ("volumeClaimTemplates", "io.k8s.api.core.v1.PersistentVolumeClaim");
@@ -329,5 +342,16 @@ mod tests {
         .assert_eq(&show(&StatefulSets.validate_create(&w.ctx(&s, "", "v1"), &bad)));
         expect![[r#"["db","0/1","4m","x","i:1"]"#]]
             .assert_eq(&Value::from(StatefulSets.row("v1", &s, w.now)).to_string());
+    }
+
+    #[test]
+    fn an_update_leaves_an_invalid_template_alone() {
+        let w = TestContext::default();
+        let errors =
+            |new: &Value, old: &Value| show(&StatefulSets.validate_update(&w.ctx(new, "", "v1"), new, old));
+        let mut invalid = set();
+        invalid["spec"]["template"]["spec"]["containers"][0]["name"] = "X".into();
+        assert!(errors(&invalid, &set()).starts_with("spec.template.spec.containers[0].name: Invalid value"));
+        assert_eq!(errors(&invalid, &invalid), "");
     }
 }
