@@ -7,7 +7,8 @@
 //! - A kind, a controller and a plugin are named in few files (`places`).
 //! - The crate `kaji` is wiring (`wiring`).
 //! - `select!` in what runs in a simulation is `biased` (`selects`).
-//! - Paths that pages name exist, and so do the tests that docs/security.md names and the methods of ARCHITECTURE.md.
+//! - Paths that pages name, between backquotes or as links, exist, and so do the tests that docs/security.md names, and the
+//!   types and methods of ARCHITECTURE.md.
 //! - The limits are the same here, in clippy.toml and in CONTRIBUTING.md.
 //!
 //! Lists of exceptions only shrink: an exception that is not needed any more is a complaint. Each rule is broken on purpose in
@@ -63,6 +64,9 @@ struct Findings {
     /// Functions, and those that pages name, with the page.
     functions: BTreeSet<String>,
     named_functions: Vec<(String, String)>,
+    /// Types, and those that `MAP` names.
+    types: BTreeSet<String>,
+    named_types: Vec<String>,
     places: places::Places,
     wiring: wiring::Wiring,
     too_long: Vec<String>,
@@ -126,9 +130,13 @@ impl Findings {
         let product = text.split("\n#[cfg(test)]\nmod tests {").next().unwrap_or(text);
         self.places.visit(path, &Source::parse(product));
         self.wiring.visit(path, text);
-        let pairs = source.identifiers.iter().zip(source.identifiers.iter().skip(1));
-        let functions = pairs.filter(|((_, keyword), _)| keyword == "fn").map(|(_, (_, name))| name.clone());
-        self.functions.extend(functions);
+        for ((_, keyword), (_, name)) in source.identifiers.iter().zip(source.identifiers.iter().skip(1)) {
+            match keyword.as_str() {
+                "fn" => self.functions.insert(name.clone()),
+                "struct" | "enum" | "trait" | "type" => self.types.insert(name.clone()),
+                _ => false,
+            };
+        }
         self.words(&unit, path, vocabulary::rust(&source));
     }
 
@@ -137,10 +145,15 @@ impl Findings {
         let name = shown(root, path);
         if extension(path) == "md" {
             self.complaints.extend(missing_paths(root, &name, text));
+            self.complaints.extend(missing_targets(root, &name, text));
         }
         let functions = match name.as_str() {
             TESTED => named_tests(text),
-            MAP => named_methods(text),
+            MAP => {
+                let (types, methods) = named_methods(text).into_iter().unzip();
+                self.named_types = types;
+                methods
+            }
             _ => vec![],
         };
         self.named_functions.extend(functions.into_iter().map(|function| (name.clone(), function)));
@@ -171,6 +184,8 @@ impl Findings {
                 format!("{page} names the function {function}, which does not exist")
             }),
         );
+        let missing = self.named_types.iter().filter(|name| !self.types.contains(*name));
+        complaints.extend(missing.map(|name| format!("{MAP} names the type {name}, which does not exist")));
         complaints.extend(self.places.complaints());
         complaints.extend(self.wiring.complaints());
         complaints.extend(vocabulary::complaints(&self.units, &self.words, vocabulary::NOT_CLEAN));
@@ -184,10 +199,9 @@ fn exceptions(found: &[String], allowed: &[&str], what: &str) -> Vec<String> {
         found.iter().filter(|f| !allowed.contains(&f.as_str())).map(|f| format!("{f} {what}")).collect();
     complaints.dedup();
     let needless = allowed.iter().filter(|a| !found.iter().any(|f| f == *a));
-    complaints.extend(
-        needless
-            .map(|a| format!("{a} is listed as one that {what}, and is not: remove it (xtask/src/tidy.rs)")),
-    );
+    complaints.extend(needless.map(|a| {
+        format!("{a} is listed as one that {what}, and is not: remove it from its list (xtask/src/tidy)")
+    }));
     complaints
 }
 
@@ -255,13 +269,23 @@ fn file(path: &str, text: &str) -> Vec<String> {
 
 /// Complaints about paths of the tree, between backquotes on a page, that do not exist.
 fn missing_paths(root: &Path, page: &str, text: &str) -> Vec<String> {
-    let places = ["crates/", "docs/", "examples/", "xtask/"];
+    let places = [".ci/", "crates/", "docs/", "examples/", "fuzz/", "packaging/", "tests/", "xtask/"];
     let character = |c: char| c.is_ascii_alphanumeric() || "_./-".contains(c);
     let quoted = text.split('`').skip(1).step_by(2);
     let paths =
         quoted.filter(|q| places.iter().any(|place| q.starts_with(place)) && q.chars().all(character));
     let missing = paths.filter(|path| !root.join(path).exists());
     missing.map(|path| format!("{page} names {path}, which does not exist")).collect()
+}
+
+/// Complaints about links of a page to files that do not exist; addresses of other hosts are not looked at.
+fn missing_targets(root: &Path, page: &str, text: &str) -> Vec<String> {
+    let page_path = root.join(page);
+    let folder = page_path.parent().unwrap_or(root);
+    let targets = text.split("](").skip(1).filter_map(|rest| rest.split([')', '#', ' ', '\n']).next());
+    let files = targets.filter(|target| !target.is_empty() && !target.contains(':'));
+    let missing = files.filter(|target| !folder.join(target).exists());
+    missing.map(|target| format!("{page} links to {target}, which does not exist")).collect()
 }
 
 /// The page with a promise in each row of its tables and, in the last column, the tests that hold it.
@@ -280,12 +304,14 @@ fn named_tests(text: &str) -> Vec<String> {
 /// The page that says where to find what.
 const MAP: &str = "ARCHITECTURE.md";
 
-/// The methods between backquotes on a page: those of `Type::method`.
-fn named_methods(text: &str) -> Vec<String> {
+/// The types and methods between backquotes on a page, as in `Type::method`.
+fn named_methods(text: &str) -> Vec<(String, String)> {
     let quoted = text.split('`').skip(1).step_by(2).filter_map(|quoted| quoted.split_once("::"));
-    let is_type = |name: &str| name.starts_with(|c: char| c.is_ascii_uppercase());
-    let methods = quoted.filter(|(name, _)| is_type(name)).map(|(_, method)| method.to_owned());
-    methods.filter(|method| method.chars().all(|c| c.is_ascii_lowercase() || c == '_')).collect()
+    let word = |c: char| c.is_ascii_alphanumeric() || c == '_';
+    let is_type = |name: &str| name.starts_with(|c: char| c.is_ascii_uppercase()) && name.chars().all(word);
+    let is_method = |name: &str| name.starts_with(|c: char| c.is_ascii_lowercase()) && name.chars().all(word);
+    let methods = quoted.filter(|(name, method)| is_type(name) && is_method(method));
+    methods.map(|(name, method)| (name.to_owned(), method.to_owned())).collect()
 }
 
 /// Complaints about limits that differ between here, clippy's configuration and the page for contributors.

@@ -12,7 +12,7 @@ pub fn scanner(extension: &str) -> Option<fn(&str) -> Vec<Text>> {
     match extension {
         "md" => Some(markdown),
         "sh" | "py" | "yaml" | "yml" | "toml" | "service" | "ini" | "jq" => Some(hashes),
-        "js" | "mjs" | "cjs" | "go" | "java" | "css" => Some(slashes),
+        "js" | "mjs" | "cjs" | "go" | "java" | "css" | "c" => Some(slashes),
         _ => None,
     }
 }
@@ -102,7 +102,7 @@ enum Line {
     Code,
 }
 
-/// The comments of a source with `//` and `/* */`: JavaScript, Go, Java, CSS.
+/// The comments of a source with `//` and `/* */`: JavaScript, Go, Java, CSS, C.
 fn slashes(text: &str) -> Vec<Text> {
     let mut texts = Texts::default();
     let (mut rest, mut number, mut line) = (text, 1, Line::Blank);

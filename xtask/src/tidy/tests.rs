@@ -126,7 +126,7 @@ fn complains_about_logic_in_the_crate_of_the_program() {
 }
 
 #[test]
-fn complains_about_each_rule_of_words_and_pages_that_is_broken() {
+fn complains_about_each_rule_of_words_that_is_broken() {
     // The words are put together, so that this file has none of them.
     let word = ["who", "ever"].concat();
     let a = "crates/a/src/new.rs";
@@ -152,6 +152,7 @@ fn complains_about_each_rule_of_words_and_pages_that_is_broken() {
         ("docs/how-to/new.md", format!("# A\n\nFor {word} asks.\n")),
         ("examples/new.yaml", format!("a: b\n\n# For {word} asks.\n")),
         ("tests/new/walk.mjs", format!("f();\n\n// For {word} asks.\n")),
+        ("tests/new/pause.c", format!("f();\n\n// For {word} asks.\n")),
         (a, format!("//! A.\n\n#[error(\"for {word}\")]\nstruct E;\n")),
     ] {
         let tree = Tree::good();
@@ -159,10 +160,24 @@ fn complains_about_each_rule_of_words_and_pages_that_is_broken() {
         let complaint = format!("{path}:3 has the banned word {word:?}; CONTRIBUTING.md says what to write");
         assert_eq!(tree.complaints(), [complaint]);
     }
+}
+
+#[test]
+fn complains_about_each_rule_of_pages_that_is_broken() {
     broken(
         "docs/new.md",
         "# A\n\n```\ncrates/no\n```\nin `crates/a/src/` and `crates/a/src/gone.rs`\n",
         expect!["docs/new.md names crates/a/src/gone.rs, which does not exist"],
+    );
+    for path in [".ci/gone", "fuzz/gone", "packaging/gone", "tests/gone.sh"] {
+        let tree = Tree::good();
+        tree.write("docs/new.md", &format!("# A\n\nin `{path}`\n"));
+        assert_eq!(tree.complaints(), [format!("docs/new.md names {path}, which does not exist")]);
+    }
+    broken(
+        "docs/new.md",
+        "# A\n\n[a](new.md#a), [b](#b), [c](https://c.example/d), ![d](../CONTRIBUTING.md), [e](how-to/gone.md#e)\n",
+        expect!["docs/new.md links to how-to/gone.md, which does not exist"],
     );
     broken(
         "docs/security.md",
@@ -178,8 +193,17 @@ fn complains_about_each_rule_of_words_and_pages_that_is_broken() {
     );
     broken(
         "ARCHITECTURE.md",
-        &format!("{}\n| a thing | `Stack::serves_it` in `a.rs` |\n", arrows::tests::good_page()),
-        expect!["ARCHITECTURE.md names the function serves_it, which does not exist"],
+        &format!("{}\n| a thing | `CronJob::serves_v1` in `a.rs` |\n", arrows::tests::good_page()),
+        expect!["ARCHITECTURE.md names the function serves_v1, which does not exist"],
+    );
+    let tree = Tree::good();
+    tree.write("crates/a/src/new.rs", "//! A.\nfn serves_it() {}\n");
+    tree.write("ARCHITECTURE.md", &format!("{}\n`Gone::serves_it`\n", arrows::tests::good_page()));
+    assert_eq!(tree.complaints(), ["ARCHITECTURE.md names the type Gone, which does not exist"]);
+    broken(
+        "clippy.toml",
+        "",
+        expect![[r#"CONTRIBUTING.md does not say "Files have at most 600 lines, functions at most ?""#]],
     );
     broken(
         "ARCHITECTURE.md",
