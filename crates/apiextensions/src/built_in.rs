@@ -1,4 +1,4 @@
-//! What the server has itself, and definitions cannot take its place.
+//! The built-in resources and group versions, which a CustomResourceDefinition of the same name does not replace.
 //!
 //! Invariant: a request for a resource or a group version of the server's own never reaches a definition's objects.
 

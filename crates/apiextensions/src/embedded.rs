@@ -1,4 +1,4 @@
-//! Metadata of embedded resources, as it may be stored from a time when the schema did not call it that.
+//! Malformed metadata of embedded resources, stored before the schema had `x-kubernetes-embedded-resource`, is left out on reads.
 //!
 //! Invariant: what is shown as metadata has the types of metadata; writes are validated by the schema, and refused.
 //! Source: apiextensions-apiserver, `pkg/apiserver/schema/objectmeta`.

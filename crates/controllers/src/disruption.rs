@@ -1,4 +1,4 @@
-//! Pod disruption budgets: how many pods may go just now.
+//! The status of pod disruption budgets: how many pods may be evicted now (`disruptionsAllowed`).
 //!
 //! Invariants:
 //! - When the count is unknown, no disruption is allowed.

@@ -1,4 +1,4 @@
-//! Expired bootstrap tokens go.
+//! Deletes expired bootstrap tokens.
 //!
 //! Invariant: a token is deleted by uid, when it expires; one with an expiration that cannot be parsed, at once.
 

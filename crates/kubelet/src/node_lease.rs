@@ -1,4 +1,4 @@
-//! The lease by which a node says that it lives, as upstream's `component-helpers/apimachinery/lease`.
+//! The heartbeat of a node: its Lease in `kube-node-lease`, as upstream's `component-helpers/apimachinery/lease`.
 //!
 //! Invariants:
 //! - A renewal is one update of what the server returned the last time, with its resourceVersion. The lease is read only where that

@@ -1,4 +1,4 @@
-//! The scheduling loop: it updates cache and queue from the informers, decides one pod at a time, and binds beside.
+//! The scheduling loop: it updates cache and queue from the informers, decides one pod at a time, and runs binding cycles concurrently.
 //!
 //! Invariants:
 //! - An assumed pod stays in the cache until its binding has failed or the informer shows it.

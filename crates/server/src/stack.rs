@@ -1,5 +1,5 @@
 //! The whole request path, readable in one place:
-//! connection identity -> refusal during the end -> deadline -> authentication -> audit -> impersonation -> flow control -> authorization -> route ->
+//! connection identity -> refusal while shutting down -> deadline -> authentication -> audit -> impersonation -> flow control -> authorization -> route ->
 //! extension server, engine or document -> response.
 //!
 //! Invariants:

@@ -1,4 +1,4 @@
-//! How conversion webhooks fare, in metrics with upstream's names.
+//! Metrics of conversion webhooks, with upstream's names.
 
 use prometheus_client::{
     encoding::EncodeLabelSet,

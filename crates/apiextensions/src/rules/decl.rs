@@ -1,4 +1,4 @@
-//! From a structural schema to what rules may know. Source: apiserver `cel/common/schemas.go`.
+//! From a structural schema to the CEL declarations that rules are type-checked with. Source: apiserver `cel/common/schemas.go`.
 
 use super::{below, embedded, keys_of_map_list, list, properties, text};
 use kaji_cel::{Decl, ListKind};

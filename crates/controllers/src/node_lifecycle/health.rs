@@ -1,4 +1,4 @@
-//! What is remembered of a node between two looks: when it last gave a sign of life, by the time that was observed here.
+//! A node's heartbeats (its Lease and its `Ready` condition) as the monitor saw them last, and for how long there was none.
 //!
 //! Invariants:
 //! - Time stamps of the node are compared with each other only, never with the clock: the clocks of machines differ.

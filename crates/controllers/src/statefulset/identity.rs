@@ -1,4 +1,4 @@
-//! What makes a stateful pod the one it is: its name and number, and its claims.
+//! The identity of a stateful set's pod: its name and ordinal, and its claims.
 
 use kaji_runtime::{
     Meta, OwnerRef, Projection,

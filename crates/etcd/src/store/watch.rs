@@ -1,4 +1,4 @@
-//! Watches: one stream of etcd each.
+//! Watches: one stream of etcd each. One that breaks ends with an error: the cache's feed resumes it (`crates/engine/src/cache/feed.rs`).
 //!
 //! Where etcd reports progress correctly, a watch follows its prefix, and requests progress while readers wait for a revision.
 //! With other versions it follows all keys: each revision has an event there, and events of other keys are progress.
@@ -7,7 +7,7 @@
 //! revision deleted a key, versions before 3.4.34 and 3.5.15 have removed the deletion, and its event would be missing (etcd-io/etcd#18089).
 //!
 //! Invariants: a batch ends with a whole transaction; nothing is delivered twice, also when etcd splits a large answer; a
-//! version that compaction has taken away before it could be told about ends the watch with `Compacted`.
+//! watch from a revision that is compacted, or of which an event lacks the former value for that reason, ends with `Compacted`.
 
 use super::{Inner, plain, revision, signed};
 use crate::client::Streamed;

@@ -1,4 +1,4 @@
-//! Which victims are least regretted: the order of candidates, the order of pods, and budgets.
+//! The order of candidates (nodes with their victims), the order of pods by importance, and pods divided by disruption budgets.
 
 use crate::{pod_info::PodInfo, snapshot::NodeInfo};
 use jiff::Timestamp;
