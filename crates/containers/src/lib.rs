@@ -55,7 +55,7 @@ pub use stream::{
 pub use futures_util::future::BoxFuture;
 use futures_util::stream::BoxStream;
 use serde::{Deserialize, Serialize};
-use std::time::Duration;
+use std::{path::Path, time::Duration};
 
 /// Creates and runs pods' sandboxes and containers. Used as `Arc<dyn ContainerRuntime>`; futures must be polled on a tokio
 /// runtime.

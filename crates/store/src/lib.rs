@@ -72,7 +72,9 @@ pub trait Store: Send + Sync + 'static {
     /// Those of [`Store::range`].
     fn keys(&self, range: Range) -> BoxFuture<'_, Result<Vec<(String, Revision)>, StoreError>> {
         let read = self.range(range);
-        Box::pin(async move { Ok(read.await?.kvs.into_iter().map(|kv| (kv.key, kv.mod_revision)).collect()) })
+        Box::pin(async move {
+            Ok(read.await?.kvs.into_iter().map(|kv| (kv.key.to_string(), kv.mod_revision)).collect())
+        })
     }
 
     /// Removes a key that was last written at `mod_revision`, and answers with the revision of that; `None` if it has changed since.

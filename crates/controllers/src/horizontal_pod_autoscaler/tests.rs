@@ -8,7 +8,7 @@ use crate::testing::{ago, now, object};
 use http_body_util::{BodyExt, Full};
 use kaji_meta::{ManualClock, SeededRandom};
 use kube::client::Body;
-use std::fmt::Write as _;
+use std::{collections::HashMap, fmt::Write as _};
 
 /// Answers by path, and the requests that are of interest.
 #[derive(Default)]
