@@ -207,14 +207,8 @@ pub async fn run(
     tasks.spawn(log_rotation::run(cx.clone(), parts.housekeeping.logs));
     start_plugins(&cx, &client, &informers, &mut tasks);
     if let Some(server) = parts.server {
-        tasks.spawn(serve(
-            server,
-            cx.clone(),
-            client.clone(),
-            pods.clone(),
-            parts.housekeeping.clone(),
-            stop.clone(),
-        ));
+        let limits = parts.housekeeping.clone();
+        tasks.spawn(serve(server, cx.clone(), client.clone(), pods.clone(), limits, stop.clone()));
     }
     let (pressures, shown) = watch::channel(BTreeSet::new());
     tasks.spawn(housekeeping::keep_order(
