@@ -2,7 +2,7 @@
 //!
 //! Invariants: a lease is taken over only when it was seen unchanged for its whole duration, by this process' own monotonic
 //! clock; a leader that could not renew its lease until the deadline ends its loops before the lease can be taken; a
-//! process that stops gives the lease back, so that the next one need not wait.
+//! process that stops gives the lease back, so that the next one need not wait, and starts no loops any more.
 //!
 //! Source: `tools/leaderelection` in client-go, with upstream's default durations.
 
@@ -170,32 +170,39 @@ impl Election {
         let mut observed = Observed::default();
         self.metrics.set(&self.name, false);
         while !*stop.borrow() {
-            if self.lead(&mut observed, &mut stop).await {
-                tracing::info!(lease = %self.name, identity = self.identity, "became the leader");
-                let (ends, ending) = watch::channel(false);
-                let mut tasks = JoinSet::new();
-                self.metrics.set(&self.name, true);
-                start(&mut tasks, &ending);
-                self.keep(&mut observed, &mut stop).await;
-                ends.send_replace(true);
-                self.metrics.set(&self.name, false);
-                let ended = async { while tasks.join_next().await.is_some() {} };
-                if tokio::time::timeout(self.timing.end(), ended).await.is_err() {
-                    tasks.abort_all();
-                }
-                if *stop.borrow() {
-                    // In vain at worst: it expires.
-                    let given = tokio::time::timeout(GIVE_BACK, self.give_back()).await;
-                    tracing::debug!(lease = %self.name, ?given, "stopped leading");
-                } else {
-                    tracing::warn!(
-                        lease = %self.name,
-                        identity = self.identity,
-                        "lost the lease; its loops ended"
-                    );
-                }
+            if !self.lead(&mut observed, &mut stop).await {
+                continue;
+            }
+            if *stop.borrow() {
+                // It was taken by a request that was under way.
+                self.stop_leading().await;
+                continue;
+            }
+            tracing::info!(lease = %self.name, identity = self.identity, "became the leader");
+            let (ends, ending) = watch::channel(false);
+            let mut tasks = JoinSet::new();
+            self.metrics.set(&self.name, true);
+            start(&mut tasks, &ending);
+            self.keep(&mut observed, &mut stop).await;
+            ends.send_replace(true);
+            self.metrics.set(&self.name, false);
+            let ended = async { while tasks.join_next().await.is_some() {} };
+            if tokio::time::timeout(self.timing.end(), ended).await.is_err() {
+                tasks.abort_all();
+            }
+            if *stop.borrow() {
+                self.stop_leading().await;
+            } else {
+                tracing::warn!(lease = %self.name, identity = self.identity, "lost the lease; its loops ended");
             }
         }
+    }
+
+    /// Gives the lease back once the loops have ended; in vain at worst, for it expires.
+    async fn stop_leading(&self) {
+        tracing::info!(lease = %self.name, identity = self.identity, "stopped leading");
+        let given = tokio::time::timeout(GIVE_BACK, self.give_back()).await;
+        tracing::debug!(lease = %self.name, ?given, "the lease was given back");
     }
 
     /// Waits to be the leader; false when it is stopped.
@@ -316,6 +323,22 @@ mod tests {
         assert_eq!(accept(requests.next().await), (String::new(), 2));
         running.await.unwrap();
         assert_eq!(status(&metrics), "leader_election_master_status{name=\"loops\"} 0");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_lease_that_is_taken_after_the_stop_is_given_back_without_starting_loops() {
+        let (client, mut requests) = testing::client();
+        let (stop, stopped) = watch::channel(false);
+        let (events, mut seen) = mpsc::unbounded_channel();
+        let running = tokio::spawn(election(client).run(stopped, recorded(events)));
+        requests.next().await.json(200, &lease("", "t0"));
+        let under_way = requests.next().await;
+        stop.send_replace(true);
+        assert_eq!(accept(under_way), ("me".into(), 3));
+        requests.next().await.json(200, &lease("me", "t1"));
+        assert_eq!(accept(requests.next().await), (String::new(), 2));
+        running.await.unwrap();
+        assert_eq!(seen.recv().await, None);
     }
 
     #[tokio::test(start_paused = true)]

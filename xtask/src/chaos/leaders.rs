@@ -1,6 +1,6 @@
 //! Which server leads when, by the servers' logs: of several over one etcd, one at a time runs the loops.
 //!
-//! Invariants: a server leads from when it says so until it says that its loops have ended, or gets a signal that ends it; while it is
+//! Invariants: a server leads from when it logs so until it logs that its loops have ended, or gets a signal that ends it; while it is
 //! paused it does nothing. What two servers may overlap is what a server that wakes up takes to see that another one leads.
 
 use crate::bench::Error;
@@ -65,7 +65,9 @@ struct Term {
 fn terms(server: usize, log: &str, signals: &Signals) -> Vec<Term> {
     let (Ok(escapes), Ok(line)) = (
         Regex::new("\u{1b}\\[[0-9;]*m"),
-        Regex::new(r"^(\S+) +[A-Z]+ kaji_runtime::leader: (became the leader|lost the lease).* lease=(\S+)"),
+        Regex::new(
+            r"^(\S+) +[A-Z]+ kaji_runtime::leader: (became the leader|lost the lease|stopped leading).* lease=(\S+)",
+        ),
     ) else {
         return vec![];
     };
@@ -181,11 +183,13 @@ mod tests {
             line(20, lost),
             line(30, "became the leader"),
             line(50, "became the leader"),
+            line(55, "stopped leading"),
+            line(60, "became the leader"),
         ]
         .concat();
         let signals = Signals(vec![(at(40), 1, Signal::Ended), (at(45), 0, Signal::Ended)]);
         let found: Vec<_> = terms(1, &log, &signals).into_iter().map(|term| (term.from, term.to)).collect();
-        assert_eq!(found, [(at(10), at(20)), (at(30), at(40)), (at(50), Time::MAX)]);
+        assert_eq!(found, [(at(10), at(20)), (at(30), at(40)), (at(50), at(55)), (at(60), Time::MAX)]);
     }
 
     #[test]
