@@ -475,7 +475,7 @@ impl Autoscalers {
             match &last {
                 Err(error) if error.conflict() => match self.client.get(&scale.target.path()).await {
                     Ok(object) => scale.object = object,
-                    // The next try meets the conflict again, which is what users are told.
+                    // The next try meets the conflict again, and that is reported.
                     Err(error) => tracing::debug!(%error, "a scale was not read after a conflict"),
                 },
                 _ => break,

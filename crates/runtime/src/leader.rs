@@ -198,11 +198,11 @@ impl Election {
         }
     }
 
-    /// Gives the lease back once the loops have ended; in vain at worst, for it expires.
+    /// Releases the lease once the loops have ended; in vain at worst, for it expires.
     async fn stop_leading(&self) {
         tracing::info!(lease = %self.name, identity = self.identity, "stopped leading");
         let given = tokio::time::timeout(GIVE_BACK, self.give_back()).await;
-        tracing::debug!(lease = %self.name, ?given, "the lease was given back");
+        tracing::debug!(lease = %self.name, ?given, "tried to release the lease");
     }
 
     /// Waits to be the leader; false when it is stopped.

@@ -233,18 +233,18 @@ mod tests {
             pod(json!({"requests": {"memory": "3000Ki"}}), &[json!({}), amounts("1000Ki", "2000Ki")]),
         ] {
             lines.push(format!(
-                "{} | {}",
+                "{}| {}",
                 shown(&MemoryQos::default().of_pod(&pod)),
                 shown(&TIERED.of_pod(&pod))
             ));
         }
         if rustix::param::page_size() == 4096 {
             expect_test::expect![[r"
-                 | memory.high=max memory.min=1024000
-                 | memory.high=max memory.low=1536000
-                 | memory.high=max
-                 | memory.high=1945600 memory.low=1024000
-                 | memory.high=max memory.low=3072000"]]
+                | memory.high=max memory.min=1024000
+                | memory.high=max memory.low=1536000
+                | memory.high=max
+                | memory.high=1945600 memory.low=1024000
+                | memory.high=max memory.low=3072000"]]
             .assert_eq(&lines.join("\n"));
         }
     }
