@@ -147,11 +147,18 @@ as_user() { su walker -c "cd $home && HOME=$home exec $*"; }
 cgroup=/sys/fs/cgroup/walker.service
 mkdir $cgroup
 chown 1000:1000 $cgroup $cgroup/cgroup.procs $cgroup/cgroup.subtree_control $cgroup/cgroup.threads
+cat >/tmp/kubelet.yaml <<'Y'
+apiVersion: kubelet.config.k8s.io/v1beta1
+kind: KubeletConfiguration
+memoryReservationPolicy: TieredReservation
+memoryThrottlingFactor: 1.0
+Y
+chmod 644 /tmp/kubelet.yaml
 as_user /kaji image --data-dir $home/data import /tmp/image.tar example.com/busybox:1 --cmd /bin/sh || failures=1
 start() {
   (
     echo 0 >$cgroup/cgroup.procs
-    as_user /kaji up --nodes real --data-dir $home/data --port 6443 --kubeconfig $home/kubeconfig >>/tmp/kaji.log 2>&1
+    as_user /kaji up --nodes real --data-dir $home/data --port 6443 --kubeconfig $home/kubeconfig --kubelet-config /tmp/kubelet.yaml >>/tmp/kaji.log 2>&1
   ) &
 }
 start
@@ -183,6 +190,12 @@ inside=$(find $cgroup -type d -path '*kubepods*/pod*/*' -print -quit)
 of_inside() { [ "$(cat "$inside/$1")" = "$2" ]; }
 soon "its memory is limited" of_inside memory.max 33554432
 soon "its processor time is limited" of_inside cpu.max "50000 100000"
+soon "what it requests of memory is protected" of_inside memory.low 16777216
+soon "and it is throttled from its limit on" of_inside memory.high 33554432
+of_pod() { [ "$(cat "$(dirname "$inside")/$1")" = "$2" ]; }
+soon "the pod's memory is protected" of_pod memory.low 16777216
+of_tier() { [ "$(cat "$(dirname "$(dirname "$inside")")/$1")" = "$2" ]; }
+soon "and its tier's" of_tier memory.low 16777216
 sleeps_inside() { for pid in $(cat "$inside/cgroup.procs"); do grep -q 100000 /proc/$pid/cmdline && return; done; return 1; }
 soon "its processes are there" sleeps_inside
 pod greedy "head -c 100m /dev/zero | tail >/dev/null; exit 3"
@@ -191,6 +204,7 @@ uses_memory() { /kubectl get --raw "/api/v1/nodes/${node#node/}/proxy/stats/summ
 soon "what it uses is known" uses_memory
 /kubectl patch pod limited --subresource resize --patch '{"spec":{"containers":[{"name":"limited","resources":{"limits":{"memory":"48Mi"}}}]}}' >/dev/null
 soon "it is resized in place" of_inside memory.max 50331648
+soon "and throttled from there on" of_inside memory.high 50331648
 /kubectl delete pod limited greedy >/dev/null
 no_pods() { [ -z "$(find $cgroup -type d -path '*kubepods*/pod*')" ]; }
 soon "cgroups of pods that are gone are removed" no_pods
