@@ -162,8 +162,8 @@ pub trait Sources: Send + Sync + 'static {
     /// Asks for a token.
     fn token<'a>(&'a self, request: &'a TokenRequest) -> BoxFuture<'a, Result<Token, String>>;
 
-    /// The certificates of a trust bundle of a name, or of all of a signer that a label selector matches, PEM. `None` where
-    /// there is none.
+    /// The certificates of a trust bundle of a name, or of all of a signer that a label selector matches, each once, PEM. `None`
+    /// where there is no bundle.
     fn trust_bundles<'a>(
         &'a self,
         name: Option<&'a str>,

@@ -213,15 +213,23 @@ impl Maker<'_> {
             });
         }
         let (name, signer) = (projection.name.as_deref(), projection.signer_name.as_deref());
-        let found = self.cx.sources.trust_bundles(name, signer, &terms.join(",")).await?;
+        // Without a selector a signer's bundles are not chosen, other than with an empty one.
+        let found = if name.is_none() && selector.is_none() {
+            None
+        } else {
+            self.cx.sources.trust_bundles(name, signer, &terms.join(",")).await?
+        };
         let bundle = match found {
             Some(bundle) => bundle,
             None if optional => String::new(),
             None => {
-                let what = name.or(signer).unwrap_or_default();
-                return Err(format!(
-                    "combination of signerName and labelSelector or name matched zero ClusterTrustBundles: {what}"
-                ));
+                return Err(match name {
+                    Some(name) => format!(
+                        "while getting ClusterTrustBundle: clustertrustbundle.certificates.k8s.io {name:?} not found"
+                    ),
+                    None => "combination of signerName and labelSelector matched zero ClusterTrustBundles"
+                        .to_owned(),
+                });
             }
         };
         self.content.add(&projection.path, bundle.into_bytes(), mode(None, self.default), None)

@@ -171,6 +171,38 @@ async fn containers_cannot_write_what_comes_from_the_api() {
 }
 
 #[tokio::test]
+async fn a_signer_s_trust_bundles_are_chosen_by_a_selector_alone() {
+    let mut shown = vec![];
+    for source in [
+        json!({"name": "known"}),
+        json!({"name": "gone"}),
+        json!({"name": "gone", "optional": true}),
+        json!({"signerName": "example.com/known", "labelSelector": {}}),
+        json!({"signerName": "example.com/known", "labelSelector": {"matchLabels": {"a": "b"}}}),
+        json!({"signerName": "example.com/known"}),
+        json!({"signerName": "example.com/known", "optional": true}),
+    ] {
+        let fake = Fake::new();
+        let mut bundle = source;
+        bundle["path"] = "ca".into();
+        let pod = pod(json!({}), json!({"projected": {"sources": [{"clusterTrustBundle": bundle}]}}));
+        let file = fake.dir.path().join("kubelet/pods/u/volumes/kubernetes.io~projected/v/ca");
+        shown.push(match set_up(&fake, &pod).await {
+            Ok(_) => format!("{:?}", std::fs::read_to_string(file).unwrap()),
+            Err(error) => error.to_string(),
+        });
+    }
+    expect![[r#"
+        "bundles that match \"\""
+        MountVolume.SetUp failed for volume "v" : while getting ClusterTrustBundle: clustertrustbundle.certificates.k8s.io "gone" not found
+        ""
+        "bundles that match \"\""
+        "bundles that match \"a=b\""
+        MountVolume.SetUp failed for volume "v" : combination of signerName and labelSelector matched zero ClusterTrustBundles
+        """#]].assert_eq(&shown.join("\n"));
+}
+
+#[tokio::test]
 async fn exports_are_mounted_by_the_kernel() {
     let fake = Fake::at(tempfile::tempdir().unwrap(), NoMounts { may: true, ..NoMounts::default() });
     let pod = pod(json!({}), json!({"nfs": {"server": "127.0.0.1", "path": "/export", "readOnly": true}}));

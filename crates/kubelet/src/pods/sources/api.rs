@@ -5,8 +5,9 @@ use super::{Keyed, KeyedKind, KeyedRef, Sources, Token, TokenRequest, references
 use crate::pods::core::Pod;
 use crate::pods::model;
 use futures_util::future::BoxFuture;
-use kaji_meta::Clock;
+use kaji_meta::{Clock, text};
 use kaji_runtime::{Client, Target, client::escape};
+use kaji_server::pki;
 use serde_json::{Value, json};
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -130,10 +131,10 @@ impl Sources for ApiSources {
     ) -> BoxFuture<'a, Result<Option<String>, String>> {
         Box::pin(async move {
             let path = "/apis/certificates.k8s.io/v1/clustertrustbundles";
-            let text = |v: &Value| v["spec"]["trustBundle"].as_str().unwrap_or_default().to_owned();
+            let bundle = |v: &Value| v["spec"]["trustBundle"].as_str().unwrap_or_default().to_owned();
             if let Some(name) = name {
                 return match self.client.get::<Value>(&format!("{path}/{}", escape(name))).await {
-                    Ok(found) => Ok(Some(text(&found))),
+                    Ok(found) => normalized([bundle(&found)]).map(Some),
                     Err(error) if error.not_found() => Ok(None),
                     Err(error) => Err(error.to_string()),
                 };
@@ -142,7 +143,7 @@ impl Sources for ApiSources {
             let uri = format!("{path}?fieldSelector={}&labelSelector={}", escape(&fields), escape(selector));
             let list: Value = self.client.get(&uri).await.map_err(|e| e.to_string())?;
             let items = list["items"].as_array().map(Vec::as_slice).unwrap_or_default();
-            Ok((!items.is_empty()).then(|| items.iter().map(text).collect()))
+            (!items.is_empty()).then(|| normalized(items.iter().map(bundle))).transpose()
         })
     }
 
@@ -155,5 +156,30 @@ impl Sources for ApiSources {
                 Err(error) => Err(error.to_string()),
             }
         })
+    }
+}
+
+/// The certificates of bundles, each once and with nothing between them, PEM.
+fn normalized(bundles: impl IntoIterator<Item = String>) -> Result<String, String> {
+    let mut all = BTreeSet::new();
+    for bundle in bundles {
+        let found =
+            pki::certificates(&bundle).map_err(|e| format!("while normalizing trust anchors: {e}"))?;
+        all.extend(found);
+    }
+    Ok(all.iter().map(|der| text::pem("CERTIFICATE", der)).collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn certificates_of_bundles_come_once_each_and_with_nothing_between_them() {
+        let (one, other) = (text::pem("CERTIFICATE", b"one"), text::pem("CERTIFICATE", b"other"));
+        let bundles = [format!("a comment\n{other}{one}"), one.trim_end().to_owned(), other.clone()];
+        assert_eq!(normalized(bundles), Ok(format!("{one}{other}")));
+        let error = normalized([one.replace("END CERTIFICATE", "END")]).unwrap_err();
+        assert!(error.starts_with("while normalizing trust anchors: "), "{error}");
     }
 }
